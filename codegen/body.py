@@ -1,0 +1,355 @@
+"""The computation of a region as lines of Triton, from what is stored back to what is loaded.
+
+Every op is a function of its index, so a value is written once for each distinct index at which it
+is needed: views between ops cost nothing, and a shifted or broadcast reader simply asks for another
+index. Lines that vary over the reduced axis go to `inner`, all others to `outer`, so that a looped
+kernel repeats only what its loop needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fuser.codegen.axes import AxisText, SizeArguments
+from fuser.codegen.expressions import Held, convert, literal, plain_literal
+from fuser.codegen.names import Names
+from fuser.ir.dim import Dim, is_equal
+from fuser.ir.dtype import DType
+from fuser.ir.graph import Argument, Graph, Literal, Op, Operand, TensorType
+from fuser.ir.ops import BY_KIND, Group, Promotion
+from fuser.ir.space import Affine, Index, Space, memory_offset, through
+
+NOWHERE: frozenset[str] = frozenset()
+
+
+@dataclass
+class Lines:
+    """Where text goes: `outer` before a loop over the row, `inner` inside it."""
+
+    outer: list[str] = field(default_factory=list)
+    inner: list[str] = field(default_factory=list)
+
+    def emit(self, level: frozenset[str], text: str, comment: str = "") -> None:
+        target = self.inner if "r" in level else self.outer
+        target.append(f"{text}  # {comment}" if comment else text)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """When a half-precision value is rounded inside a kernel.
+
+    Casts always round, and so does a value that is stored, so that every reader sees one value.
+    `everywhere` rounds the result of every op, as eager does.
+    """
+
+    stored: frozenset[str]
+    everywhere: bool = False
+
+    def applies(self, op: Op) -> bool:
+        return op.kind == "cast" or op.name in self.stored or self.everywhere
+
+
+class Body:
+    """Builds the lines of one kernel; `accesses` collects every affine form it writes."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        space: Space,
+        rounding: Rounding,
+        axis_text: AxisText,
+        sizes: SizeArguments,
+    ) -> None:
+        self.graph = graph
+        self.space = space
+        self.rounding = rounding
+        self.axis_text = axis_text
+        self.sizes = sizes
+        self.names = Names()
+        self.lines = Lines()
+        self.pointers: dict[str, str] = {}
+        self.accesses: list[Affine] = []
+        self.known: dict[object, Held] = {}
+        self.levels = {axis.name: "r" if axis.is_reduced else "x" for axis in space.axes}
+        self.axis_sizes: Mapping[str, Dim] = {axis.name: axis.size for axis in space.axes}
+        self.inside = set(space.index)
+
+    # Values -------------------------------------------------------------------------------------
+
+    def value(self, op: Op, index: Index, guard: Held | None = None) -> Held:
+        """The result of `op` at `index` of its domain; loads are masked by `guard` as well."""
+        key = (op.name, tuple(a.key() for a in index), guard.text if guard else "")
+        unguarded = (*key[:2], "")
+        for known in (key, unguarded):
+            if known in self.known:
+                return self.known[known]
+        builders = {
+            Group.POINTWISE: self.pointwise,
+            Group.CREATION: self.pointwise,
+            Group.BORDER: self.border,
+            Group.GATHER: self.gather,
+            Group.REDUCTION: self.reduction,
+        }
+        held = builders[BY_KIND[op.kind].group](op, index, guard)
+        self.known[key] = held
+        return held
+
+    def operand(self, operand: Operand, index: Index, guard: Held | None) -> Held:
+        """An operand of an op whose domain index is `index`."""
+        assert isinstance(operand, Argument)
+        if operand.value in self.inside:
+            producer = self.graph.by_name[operand.value]
+            if producer.reduced:
+                # The space's own index for it: the reader's leaves out the reduced dimensions.
+                source = self.space.index[producer.name]
+            else:
+                source = through(operand.map, index, self.axis_sizes)
+            return self.value(producer, source, guard)
+        return self.load(operand, index, guard)
+
+    def pointwise(self, op: Op, index: Index, guard: Held | None) -> Held:
+        row = BY_KIND[op.kind]
+        is_bool = op.compute is DType.BOOL
+        expression = (row.bool_expression if is_bool else "") or row.expression
+        texts: list[str] = []
+        level: frozenset[str] = frozenset()
+        # Operators take a plain number in the other side's type; functions need a typed one, and so
+        # does an op of numbers alone.
+        is_typed = "fn." in expression or not any(isinstance(o, Argument) for o in op.operands)
+        for position, operand in enumerate(op.operands):
+            if isinstance(operand, Literal):
+                texts.append(self.literal(operand, op.compute, is_typed))
+                continue
+            held = self.operand(operand, index, guard)
+            level |= held.level
+            wanted = DType.BOOL if position in row.keeps else op.compute
+            texts.append(convert(held, wanted))
+        text = expression.format(*texts)
+        if row.kind == "iota":
+            text = text.replace("index", self.index_value(index[0], op.compute))
+            level |= self.level_of(index[0])
+        computed = DType.BOOL if row.promotion is Promotion.COMPARE else op.compute
+        return self.bind(op, Held(text, computed, level))
+
+    def literal(self, operand: Literal, dtype: DType, is_typed: bool) -> str:
+        number = operand.value
+        if not isinstance(number, (bool, int, float)):
+            return f"tl.full([], {self.sizes.text(number)}, {dtype.triton})"
+        if is_typed or dtype is DType.FLOAT64:
+            return literal(number, dtype)
+        return plain_literal(number, dtype)
+
+    def bind(self, op: Op, held: Held) -> Held:
+        """Give the computed text a name, in the op's own type, rounded where it must be."""
+        result = op.type.dtype
+        text = convert(held, result.compute)
+        if result.is_half and self.rounding.applies(op):
+            text = f"fn.round_to({text}, {result.triton})"
+        name = self.names.fresh(op.name)
+        comment = f"{op.type}"
+        if op.source.file:
+            comment += f"  {shortened(str(op.source))}"
+        self.lines.emit(held.level, f"{name} = {text}", comment)
+        return Held(name, result.compute, held.level)
+
+    def border(self, op: Op, index: Index, guard: Held | None) -> Held:
+        guards = [self.guard(g, index, op.domain, guard) for g in op.attribute("guards")]
+        *pieces, last = op.operands
+        outside = self.names.fresh(f"{op.name}_rest")
+        level = frozenset().union(*(g.level for g in guards))
+        rest = " & ".join(f"fn.logical_not({g.text})" for g in guards)
+        if guard is not None:
+            rest, level = f"{guard.text} & {rest}", level | guard.level
+        if isinstance(last, Literal):
+            chosen = Held(self.literal(last, op.compute, True), op.compute, NOWHERE)
+        else:
+            self.lines.emit(level, f"{outside} = {rest}")
+            chosen = self.operand(last, index, Held(outside, DType.BOOL, level))
+            chosen = Held(convert(chosen, op.compute), op.compute, chosen.level | level)
+        for piece, piece_guard in reversed(list(zip(pieces, guards, strict=True))):
+            held = self.operand(piece, index, piece_guard)
+            text = f"tl.where({piece_guard.text}, {convert(held, op.compute)}, {chosen.text})"
+            chosen = Held(text, op.compute, chosen.level | held.level | piece_guard.level)
+        return self.bind(op, chosen)
+
+    def guard(
+        self,
+        bounds: Sequence[tuple[int, Dim, Dim]],
+        index: Index,
+        domain: Sequence[Dim],
+        outer: Held | None,
+    ) -> Held:
+        """A mask for `low <= index[axis] < high` on every bound, and the outer mask."""
+        tests: list[str] = []
+        level = outer.level if outer else NOWHERE
+        for axis, low, high in bounds:
+            text = self.affine(index[axis])
+            level |= self.level_of(index[axis])
+            if low != 0:
+                tests.append(f"({text} >= {self.sizes.text(low)})")
+            if not is_equal(high, domain[axis]):
+                tests.append(f"({text} < {self.sizes.text(high)})")
+        if outer is not None:
+            tests.append(outer.text)
+        name = self.names.fresh("inside")
+        self.lines.emit(level, f"{name} = {' & '.join(tests) or 'tl.full([], True, tl.int1)'}")
+        return Held(name, DType.BOOL, level)
+
+    def gather(self, op: Op, index: Index, guard: Held | None) -> Held:
+        """A load at computed positions; positions outside the tensor read nothing."""
+        source = op.operands[0]
+        assert isinstance(source, Argument)
+        value = self.graph.values[source.value]
+        offset = Affine((), source.storage_offset)
+        computed: list[str] = []
+        level: frozenset[str] = guard.level if guard else NOWHERE
+        mask = guard
+        for dim, (kind, which) in enumerate(op.attribute("positions")):
+            stride = source.type.stride[dim]
+            if kind == "axis":
+                offset = offset.plus(index[which].scaled(stride, 0))
+                continue
+            held = self.operand(op.operands[which], index, guard)
+            size = self.sizes.text(source.type.shape[dim])
+            name = self.names.fresh(f"{op.name}_index")
+            position = f"{held.text}.to(INDEX_TYPE)"
+            self.lines.emit(held.level, f"{name} = {position}")
+            if op.kind == "index":
+                self.lines.emit(
+                    held.level, f"{name} = tl.where({name} < 0, {name} + {size}, {name})"
+                )
+            inside = f"({name} >= 0) & ({name} < {size})"
+            mask = self.both(mask, Held(inside, DType.BOOL, held.level))
+            level |= held.level
+            computed.append(f"{name} * {self.sizes.text(stride)}" if stride != 1 else name)
+        level |= self.level_of(offset)
+        fixed = [self.affine(offset)] if offset.terms or offset.offset != 0 else []
+        text = " + ".join([*fixed, *computed])
+        held = self.load_at(op.name, value.type, self.pointer(source.value), text, level, mask)
+        return self.bind(op, Held(held.text, held.dtype, level))
+
+    def both(self, left: Held | None, right: Held) -> Held:
+        if left is None:
+            return right
+        return Held(f"{left.text} & {right.text}", DType.BOOL, left.level | right.level)
+
+    def reduction(self, op: Op, index: Index, guard: Held | None) -> Held:
+        raise AssertionError(f"{op.name}: this kernel has no reductions")
+
+    # Memory -------------------------------------------------------------------------------------
+
+    def load(self, operand: Argument, index: Index, guard: Held | None) -> Held:
+        """A stored value as an op with this index reads it."""
+        value = operand.value
+        kind = self.graph.values[value].type
+        offset = operand_offset(operand, index, self.axis_sizes)
+        key = ("load", value, offset.key(), guard.text if guard else "")
+        unguarded = (*key[:3], "")
+        for known in (key, unguarded):
+            if known in self.known:
+                return self.known[known]
+        level = self.level_of(offset)
+        held = self.load_at(value, kind, self.pointer(value), self.affine(offset), level, guard)
+        self.known[key] = held
+        return held
+
+    def load_at(
+        self,
+        wanted: str,
+        kind: TensorType,
+        pointer: str,
+        offset: str,
+        level: frozenset[str],
+        guard: Held | None,
+    ) -> Held:
+        masks = [f"{axis}_mask" for axis in ("x", "r") if axis in level]
+        if guard is not None:
+            masks.append(guard.text)
+            for axis in sorted(guard.level - level):
+                # A mask may not be wider than the addresses: spread them over its axis.
+                offset = f"{offset} + {axis} * 0"
+                level |= {axis}
+                masks.append(f"{axis}_mask")
+        arguments = f"{pointer} + {_summand(offset)}"
+        if masks:
+            arguments += f", {' & '.join(map(_factor, masks))}, other=0"
+        text = f"tl.load({arguments})"
+        if kind.dtype.is_half:
+            text += ".to(tl.float32)"
+        elif kind.dtype is DType.BOOL:
+            text += ".to(tl.int1)"
+        name = self.names.fresh(wanted)
+        self.lines.emit(level, f"{name} = {text}", str(kind))
+        return Held(name, kind.dtype.compute, level)
+
+    def store(self, op: Op) -> None:
+        """Write the op's value at its place in the space."""
+        index = self.space.index[op.name]
+        held = self.value(op, index)
+        offset = memory_offset(self.result_index(op), op.type.stride)
+        level = self.level_of(offset)
+        text = self.affine(offset)
+        if not level:
+            # A single value: the tile's only valid element, so that shapes agree.
+            level, text = frozenset({"x"}), "x"
+        masks = " & ".join(f"{axis}_mask" for axis in ("x", "r") if axis in level)
+        pointer = self.pointer(op.name, is_output=True)
+        self.lines.emit(
+            level | held.level, f"tl.store({pointer} + {_summand(text)}, {held.text}, {masks})"
+        )
+
+    def result_index(self, op: Op) -> Index:
+        index = self.space.index[op.name]
+        if not op.reduced:
+            return index
+        if op.keepdim:
+            return tuple(Affine() if k in op.reduced else a for k, a in enumerate(index))
+        return tuple(a for k, a in enumerate(index) if k not in op.reduced)
+
+    def pointer(self, value: str, is_output: bool = False) -> str:
+        """The parameter that points to a value; the first request makes it one."""
+        if value not in self.pointers:
+            self.pointers[value] = self.names.fresh(f"{value}_out" if is_output else f"{value}_ptr")
+        return self.pointers[value]
+
+    # Indices ------------------------------------------------------------------------------------
+
+    def affine(self, form: Affine) -> str:
+        self.accesses.append(form)
+        return self.axis_text.affine(form)
+
+    def level_of(self, form: Affine) -> frozenset[str]:
+        return frozenset(self.levels[axis] for axis in form.axes)
+
+    def index_value(self, form: Affine, dtype: DType) -> str:
+        """An index as a value that is computed with."""
+        return f"({self.affine(form)}).to({dtype.triton})" if form.axes else str(form.offset)
+
+    def logical_position(self, op: Op, index: Index) -> Affine:
+        """The row-major number of an element among those that `op` reduces."""
+        position = Affine()
+        step: Dim = 1
+        for axis in reversed(op.reduced):
+            position = position.plus(index[axis].scaled(step, 0))
+            step = step * op.domain[axis]
+        return position
+
+
+def operand_offset(operand: Argument, index: Index, sizes: Mapping[str, Dim]) -> Affine:
+    """Where in the value's memory an op with this index reads: linear, whatever the view."""
+    seen = through(operand.window, index, sizes)
+    return memory_offset(seen, operand.type.stride).scaled(1, operand.storage_offset)
+
+
+def shortened(text: str, width: int = 72) -> str:
+    """Long source lines keep their beginning: the file and line number say where the rest is."""
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def _summand(text: str) -> str:
+    return f"({text})" if " " in text else text
+
+
+def _factor(text: str) -> str:
+    return f"({text})" if " < " in text or " >= " in text else text

@@ -1,0 +1,77 @@
+"""Block sizes and warps to try first for each kind of kernel.
+
+On a GPU a thread should hold enough bytes in flight and no more values than registers allow; in
+the interpreter each program costs about a millisecond, so blocks are as large as memory comfortably
+lets them be. Triton wants powers of two.
+"""
+
+from __future__ import annotations
+
+from fuser.device import DeviceSpec
+from fuser.ir.kernel import Configuration
+
+INTERPRETER_TILE = 1 << 17
+"""Elements of a tile in the interpreter."""
+
+
+def power_of_two(size: int) -> int:
+    """The smallest power of two that is at least `size`."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def pointwise_configurations(size: int, live: int, device: DeviceSpec) -> tuple[Configuration, ...]:
+    """`size` is the number of elements, `live` the values a lane holds at once."""
+    if device.backend == "cpu":
+        return (Configuration((("XBLOCK", min(power_of_two(size), INTERPRETER_TILE)),)),)
+    # Small problems need programs more than they need long ones.
+    lanes = 1024 if live <= 16 else 512
+    while lanes > 128 and size < lanes * device.processors * 2:
+        lanes //= 2
+    return (Configuration((("XBLOCK", lanes),), num_warps=4 if lanes >= 512 else 2),)
+
+
+def row_configurations(
+    rows: int, row: int, live: int, device: DeviceSpec
+) -> tuple[Configuration, ...]:
+    """The whole row in one tile; several rows where a row is short."""
+    block = power_of_two(row)
+    if device.backend == "cpu":
+        several = max(1, min(power_of_two(rows), INTERPRETER_TILE // block))
+        return (Configuration((("XBLOCK", several), ("RBLOCK", block))),)
+    warps = 16 if block >= 16384 else 8 if block >= 4096 else 4 if block >= 1024 else 2
+    several = max(1, min(power_of_two(rows), warps * device.warp_size * 8 // block))
+    while several > 1 and rows < several * device.processors * 2:
+        several //= 2
+    return (Configuration((("XBLOCK", several), ("RBLOCK", block)), num_warps=warps),)
+
+
+def looped_configurations(
+    rows: int, row: int, is_column: bool, live: int, device: DeviceSpec
+) -> tuple[Configuration, ...]:
+    """A block of the row at a time. A column kernel has its neighbours along x."""
+    if device.backend == "cpu":
+        block = min(power_of_two(row), INTERPRETER_TILE // 4)
+        several = max(1, min(power_of_two(rows), INTERPRETER_TILE // block))
+        return (Configuration((("XBLOCK", several), ("RBLOCK", block))),)
+    if is_column:
+        across = min(power_of_two(rows), 64)
+        down = max(8, min(power_of_two(row), 4096 // across // (1 if live <= 8 else 2)))
+        return (Configuration((("XBLOCK", across), ("RBLOCK", down)), num_warps=8),)
+    block = min(power_of_two(row), 4096 if live <= 8 else 2048)
+    several = 1 if block >= 1024 else max(1, min(power_of_two(rows), 1024 // block))
+    return (Configuration((("XBLOCK", several), ("RBLOCK", block)), num_warps=8),)
+
+
+def combine_configurations(rows: int, parts: int, device: DeviceSpec) -> tuple[Configuration, ...]:
+    """The second kernel of a split reduction: small, latency-bound."""
+    block = power_of_two(parts)
+    several = max(1, min(power_of_two(rows), 1024 // block))
+    return (Configuration((("XBLOCK", several), ("RBLOCK", block)), num_warps=4),)
+
+
+def split_parts(rows: int, row: int, device: DeviceSpec) -> int:
+    """Programs that share a row: enough to fill the processors twice, each with a fair load."""
+    if device.backend == "cpu":
+        return 4
+    wanted = max(1, 2 * device.processors // max(rows, 1))
+    return min(power_of_two(wanted), max(1, row // 4096), 1024)

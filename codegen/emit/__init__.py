@@ -1,0 +1,1 @@
+"""From regions to template contexts, one module per kind of kernel."""

@@ -1,0 +1,80 @@
+"""The contexts of the kernel templates: each is the whole contract of one template file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuser.codegen.reduction_body import Pass
+
+
+@dataclass(frozen=True, slots=True)
+class PointwiseContext:
+    """`pointwise.py.jinja`: one tile axis `x` over all elements."""
+
+    name: str
+    summary: tuple[str, ...]
+    parameters: tuple[str, ...]
+    x_size: str
+    x_lines: tuple[str, ...]
+    body: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowContext:
+    """`reduction_row.py.jinja`: tile [XBLOCK, RBLOCK] with the whole row in it."""
+
+    name: str
+    summary: tuple[str, ...]
+    parameters: tuple[str, ...]
+    x_size: str
+    r_size: str
+    x_lines: tuple[str, ...]
+    r_lines: tuple[str, ...]
+    body: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopedContext:
+    """`reduction_looped.py.jinja`: tile [XBLOCK, RBLOCK], the row in passes of RBLOCK."""
+
+    name: str
+    summary: tuple[str, ...]
+    parameters: tuple[str, ...]
+    x_size: str
+    r_size: str
+    x_lines: tuple[str, ...]
+    r_lines: tuple[str, ...]
+    passes: tuple[Pass, ...]
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartialContext:
+    """`reduction_partial.py.jinja`: each program folds one part of the row into `partials`.
+
+    `partials` are (pointer parameter, accumulator, final reduction) of each reduction.
+    """
+
+    name: str
+    summary: tuple[str, ...]
+    parameters: tuple[str, ...]
+    x_size: str
+    r_size: str
+    parts: int
+    x_lines: tuple[str, ...]
+    r_lines: tuple[str, ...]
+    body: Pass
+    partials: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CombineContext:
+    """`reduction_combine.py.jinja`: folds the parts that the other kernel left, then the rest."""
+
+    name: str
+    summary: tuple[str, ...]
+    parameters: tuple[str, ...]
+    x_size: str
+    parts: int
+    x_lines: tuple[str, ...]
+    body: tuple[str, ...]

@@ -1,0 +1,228 @@
+"""What the emitters share: a region with its axes merged, and the spec around rendered text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fuser.codegen.axes import AxisText, KernelAxis, SizeArguments, merge_axes, order_axes
+from fuser.codegen.body import Body, Rounding, operand_offset
+from fuser.codegen.source import checked_source, program_key
+from fuser.device import DeviceSpec
+from fuser.ir.dim import Dim, evaluate, multiply, product, total
+from fuser.ir.dtype import DType
+from fuser.ir.graph import Argument, Graph, Op
+from fuser.ir.kernel import Configuration, GridAxis, KernelArgument, KernelSpec
+from fuser.ir.region import Region
+from fuser.ir.space import Affine, LoopAxis, Space, memory_offset
+from fuser.passes.partition import live_values
+from fuser.passes.unify import is_gather
+
+MakeBody = Callable[[Graph, Space, Rounding, AxisText, SizeArguments], Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A region ready to be written: ordered ops, axes in memory order, hints resolved."""
+
+    graph: Graph
+    region: Region
+    device: DeviceSpec
+    rounding: Rounding
+    ops: tuple[Op, ...]
+    parallel: tuple[LoopAxis, ...]
+    reduced: tuple[LoopAxis, ...]
+
+    @property
+    def rows(self) -> int:
+        return evaluate(self.region.space.parallel_size, self.graph.hints)
+
+    @property
+    def row(self) -> int:
+        return evaluate(self.region.space.reduced_size, self.graph.hints)
+
+    @property
+    def live(self) -> int:
+        return live_values(self.graph, list(self.ops), frozenset(self.region.outputs))
+
+    @property
+    def stored(self) -> tuple[Op, ...]:
+        return tuple(op for op in self.ops if op.name in self.region.outputs)
+
+    def primary(self) -> Affine | None:
+        """The access whose order decides which axis neighbours walk: the largest one."""
+        return primary_access(self.graph, self.region, self.ops)
+
+
+def work_of(
+    graph: Graph, region: Region, device: DeviceSpec, rounds_everywhere: bool = False
+) -> Work:
+    ops = tuple(sorted((graph.by_name[n] for n in region.all_ops), key=_position(graph)))
+    primary = primary_access(graph, region, ops)
+    hints = dict(graph.hints)
+    return Work(
+        graph,
+        region,
+        device,
+        Rounding(frozenset(region.outputs), rounds_everywhere),
+        ops,
+        order_axes(region.space.parallel, primary, hints),
+        order_axes(region.space.reduced, primary, hints),
+    )
+
+
+def _position(graph: Graph) -> Callable[[Op], int]:
+    return lambda op: graph.position[op.name]
+
+
+def primary_access(graph: Graph, region: Region, ops: Sequence[Op]) -> Affine | None:
+    """The memory offset of the largest tensor that the kernel touches; a read wins a tie."""
+    space = region.space
+    sizes: Mapping[str, Dim] = {axis.name: axis.size for axis in space.axes}
+    best: tuple[int, Affine] | None = None
+    for op in ops:
+        found: list[tuple[int, Affine]] = []
+        for operand in op.operands:
+            if not isinstance(operand, Argument) or operand.value in space.index:
+                continue
+            if is_gather(op) and operand is op.operands[0]:
+                continue
+            kind = graph.values[operand.value].type
+            offset = operand_offset(operand, space.index[op.name], sizes)
+            found.append((evaluate(kind.numel, graph.hints), offset))
+        if op.name in region.outputs and not op.reduced:
+            offset = memory_offset(space.index[op.name], op.type.stride)
+            found.append((evaluate(op.type.numel, graph.hints), offset))
+        for weight, offset in found:
+            if best is None or weight > best[0]:
+                best = (weight, offset)
+    return best[1] if best else None
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished body with the axes and sizes that its text uses."""
+
+    body: Any
+    result: Any
+    sizes: SizeArguments
+    x_axes: tuple[KernelAxis, ...]
+    r_axes: tuple[KernelAxis, ...]
+    text: AxisText
+
+    def x_lines(self) -> tuple[str, ...]:
+        return tuple(self.text.decomposition("x", self.x_axes))
+
+    def r_lines(self) -> tuple[str, ...]:
+        return tuple(self.text.decomposition("r", self.r_axes))
+
+
+def build(work: Work, make_body: MakeBody, write: Callable[[Any], Any]) -> Built:
+    """Write the body twice: once to see its accesses, then over the axes they allow to merge."""
+    separate = SizeArguments()
+    x_axes = tuple(KernelAxis(f"x{k}", a.size, (a,)) for k, a in enumerate(work.parallel))
+    r_axes = tuple(KernelAxis(f"r{k}", a.size, (a,)) for k, a in enumerate(work.reduced))
+    trial = make_body(
+        work.graph,
+        work.region.space,
+        work.rounding,
+        AxisText((*x_axes, *r_axes), separate),
+        separate,
+    )
+    write(trial)
+    x_axes = merge_axes(work.parallel, trial.accesses, "x")
+    r_axes = merge_axes(work.reduced, trial.accesses, "r")
+    sizes = SizeArguments()
+    text = AxisText((*x_axes, *r_axes), sizes)
+    body: Body = make_body(work.graph, work.region.space, work.rounding, text, sizes)
+    return Built(body, write(body), sizes, x_axes, r_axes, text)
+
+
+def kernel_spec(
+    work: Work,
+    built: Built,
+    name: str,
+    render: Callable[[tuple[str, ...]], str],
+    grid: tuple[GridAxis, ...],
+    configurations: tuple[Configuration, ...],
+    extra: Sequence[KernelArgument] = (),
+) -> KernelSpec:
+    """Arguments in call order (inputs, workspaces, outputs, sizes), checked source, extent."""
+    pointers: dict[str, str] = built.body.pointers
+    outputs = set(work.region.outputs)
+    arguments: list[KernelArgument] = []
+    parameters: list[str] = []
+    for value, parameter in pointers.items():
+        workspace = next((a for a in extra if a.name == value), None)
+        if workspace is not None:
+            arguments.append(workspace)
+            parameters.append(f"{parameter},  # scratch {workspace.dtype.short}[{workspace.size}]")
+            continue
+        kind = work.graph.values[value].type
+        arguments.append(KernelArgument("buffer", value, kind.dtype, is_output=value in outputs))
+        parameters.append(f"{parameter},  # {kind}")
+    text = render_with_sizes(render, parameters, built.sizes)
+    for size_name, size in built.sizes.names.items():
+        arguments.append(KernelArgument("size", size_name, size=size))
+    source = checked_source(name, text)
+    return KernelSpec(
+        name=name,
+        source=source,
+        key=program_key(source),
+        arguments=tuple(arguments),
+        grid=grid,
+        configurations=configurations,
+        extent=extent(work, pointers, extra),
+    )
+
+
+def render_with_sizes(
+    render: Callable[[tuple[str, ...]], str], parameters: list[str], sizes: SizeArguments
+) -> str:
+    """The text with the size arguments in its signature (rendering may ask for more of them)."""
+    render(tuple(parameters))
+    return render((*parameters, *(f"{name},  # {size}" for name, size in sizes.names.items())))
+
+
+def extent(work: Work, pointers: Mapping[str, str], extra: Sequence[KernelArgument]) -> Dim:
+    """The largest element offset of any tensor: the last element's, the highest among them.
+
+    A sum stands in for the maximum where sizes are symbolic: it errs towards 64-bit indices.
+    """
+    scratch = {argument.name for argument in extra}
+    offsets: list[Dim] = []
+    for value in pointers:
+        if value not in scratch:
+            kind = work.graph.values[value].type
+            offsets.append(
+                total(multiply(s, n) for s, n in zip(kind.stride, kind.shape, strict=True))
+            )
+    offsets.append(product(axis.size for axis in (*work.parallel, *work.reduced)))
+    numbers = [offset for offset in offsets if isinstance(offset, int)]
+    symbolic = [offset for offset in offsets if not isinstance(offset, int)]
+    return total([max(numbers, default=0), *dict.fromkeys(symbolic)])
+
+
+def summary_of(work: Work, what: str) -> tuple[str, ...]:
+    """The docstring of a generated module."""
+    region = work.region
+    axes = ", ".join(f"{a.name}={a.size}" for a in (*work.parallel, *work.reduced))
+    ops = " ".join(op.kind for op in work.ops)
+    return (f"{region.name}: {what} over {axes or 'one element'}.", "", f"Computes {ops}.")
+
+
+def is_column(work: Work) -> bool:
+    """Whether neighbours in memory belong to different rows, so that x is the fast axis."""
+    primary = work.primary()
+    if primary is None:
+        return False
+    strides = {axis: abs(evaluate(c, work.graph.hints)) for axis, c in primary.terms}
+    reduced = [strides[a.name] for a in work.reduced if a.name in strides]
+    parallel = [strides[a.name] for a in work.parallel if a.name in strides]
+    return bool(parallel) and (not reduced or min(parallel) < min(reduced))
+
+
+def scratch(name: str, dtype: DType, size: Dim) -> KernelArgument:
+    """A workspace of `size` elements that the host allocates for the region's launches."""
+    return KernelArgument("workspace", name, dtype, size)

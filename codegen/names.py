@@ -1,0 +1,29 @@
+"""Deterministic names inside one kernel: values keep their graph names, copies get a number."""
+
+from __future__ import annotations
+
+import keyword
+import re
+
+RESERVED = frozenset({"x", "r", "x_mask", "r_mask", "r_start", "tl", "fn", "triton", "index"})
+
+
+_AXIS = re.compile(r"[xr]\d+")
+
+
+class Names:
+    """Hands out identifiers; the same request twice gives two different ones."""
+
+    def __init__(self) -> None:
+        self.taken: set[str] = set(RESERVED)
+
+    def fresh(self, wanted: str) -> str:
+        base = re.sub(r"\W", "_", wanted)
+        if not base or base[0].isdigit() or keyword.iskeyword(base) or _AXIS.fullmatch(base):
+            base = f"v_{base}"
+        name, count = base, 1
+        while name in self.taken:
+            count += 1
+            name = f"{base}_at{count}"
+        self.taken.add(name)
+        return name

@@ -1,0 +1,1 @@
+"""From PyTorch to the graph: what the model computes, as operations of fuser's own table."""

@@ -1,0 +1,110 @@
+"""The decomposition table: which aten calls survive capture, and what the others become.
+
+In: nothing. Out: a mapping from aten overloads to functions, for AOTAutograd. What survives is the
+op table's rows, views, and calls kept whole on purpose: products, convolutions, attention, sorts,
+scans, scatters, and everything that draws random numbers (so that eager's stream is reproduced).
+Entries of torch are taken where they are exact; ours replace the rest and say why.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch._refs  # registers the reference implementations that torch's entries come from
+import torch._refs.nn.functional
+from torch import Tensor
+from torch._decomp import get_decompositions
+from torch._ops import OpOverload
+
+from fuser.capture import (
+    decompose_losses,
+    decompose_norms,
+    decompose_optimizers,
+    decompose_reductions,
+    decompose_tensors,
+)
+from fuser.capture.decompose_common import aten, inside_rule, prims, rule
+
+__all__ = ["decompositions"]
+
+# Entries of torch that keep eager's numerics and end in rows of the op table.
+_FROM_TORCH: tuple[str, ...] = (
+    # activations and their derivatives: computed in float32 for half inputs, rounded once
+    "celu", "elu", "elu_backward", "gelu", "gelu_backward", "glu", "glu_backward", "hardshrink",
+    "hardsigmoid", "hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh",
+    "hardtanh_backward", "leaky_relu", "leaky_relu_backward", "log_sigmoid_backward",
+    "log_sigmoid_forward", "mish", "mish_backward", "_prelu_kernel", "_prelu_kernel_backward",
+    "rrelu_with_noise_backward", "selu", "sigmoid_backward", "silu", "silu_backward", "softplus",
+    "softplus_backward", "softshrink", "tanh_backward", "threshold", "threshold_backward",
+    # compound arithmetic
+    "addcdiv", "addcmul", "addr", "deg2rad", "dist", "frac", "heaviside", "isneginf", "isposinf", "lerp",
+    "logaddexp", "logaddexp2", "logit", "logit_backward", "mvlgamma", "nan_to_num", "nansum",
+    "rad2deg", "sgn", "sinc", "special_entr", "special_log_ndtr", "special_xlog1py", "xlogy",
+    # losses without a reduction in half
+    "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits",
+    "soft_margin_loss", "soft_margin_loss_backward",
+    # made of indices, views and borders
+    "alias_copy", "arange", "diag_embed", "diagonal_backward", "diagonal_copy",
+    "expand_copy", "eye", "linspace", "logspace", "narrow_copy", "permute_copy", "pixel_shuffle",
+    "pixel_unshuffle", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "_reshape_alias",
+    "replication_pad1d", "replication_pad2d", "replication_pad3d", "rot90", "select_backward",
+    "slice_backward", "squeeze_copy", "t_copy", "transpose_copy", "tril", "triu",
+    "unsqueeze_copy", "_unsafe_index", "_unsafe_index_put", "_unsafe_masked_index",
+    # mutate their statistics; where they appear, only torch's entry knows how
+    "cudnn_batch_norm", "cudnn_batch_norm_backward", "miopen_batch_norm_backward",
+)  # fmt: skip
+
+# Of those, overloads that are left alone: they write into an argument.
+_SKIPPED_OVERLOADS = ("out", "grad_input")
+
+_OWN: tuple[Mapping[Any, Callable[..., Any]], ...] = (
+    decompose_reductions.RULES,
+    decompose_norms.RULES,
+    decompose_losses.RULES,
+    decompose_tensors.RULES,
+    decompose_optimizers.RULES,
+)
+
+
+# A cast traced inside a decomposition is not the user's and may stay wide, so it is spelled
+# differently. torch's own entry would spell both the same way.
+def _internal_cast(
+    x: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> Tensor:
+    elsewhere = device is not None and torch.device(device) != x.device
+    if not inside_rule() or elsewhere or dtype is None or pin_memory:
+        return NotImplemented
+    if layout not in (None, torch.strided):
+        return NotImplemented
+    converted = prims.convert_element_type.default(x, dtype)
+    if memory_format in (None, torch.preserve_format):
+        return converted
+    return aten.clone.default(converted, memory_format=memory_format)
+
+
+def _packets() -> list[Any]:
+    return [getattr(aten, name) for name in _FROM_TORCH if hasattr(aten, name)]
+
+
+@functools.cache
+def decompositions() -> dict[OpOverload, Callable[..., Any]]:
+    """The table for AOTAutograd; treat it as read-only."""
+    table: dict[Any, Callable[..., Any]] = {
+        target: rule(function)
+        for target, function in get_decompositions(_packets()).items()
+        if not str(target).rpartition(".")[2].endswith(_SKIPPED_OVERLOADS)
+    }
+    for rules in _OWN:
+        table.update(rules)
+    table[aten._to_copy.default] = _internal_cast
+    return table

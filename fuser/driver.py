@@ -1,0 +1,124 @@
+"""The whole compiler on one page: an FX graph goes in, an executable comes out.
+
+    capture   Dynamo and AOTAutograd hand over an FX graph of aten calls        (fuser.capture.backend)
+    import    FX to our own graph; what the op table lacks becomes opaque       (fuser.capture.from_fx)
+    plan      merge equal ops, drop unused ones, partition by predicted time    (fuser.passes.pipeline)
+    generate  each region to Triton source through its template                 (fuser.codegen.generate)
+    run       a flat host program that allocates, launches and frees            (fuser.runtime.executable)
+
+Read `compile_graph` and `plan_module` and follow them down. Everything else in the package serves one of its lines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from fuser.capture.backend import CompileContext
+from fuser.capture.from_fx import DataDependentSize, from_fx
+from fuser.codegen.generate import generate
+from fuser.codegen.host import host_program
+from fuser.device import present_target
+from fuser.errors import InvalidArgument
+from fuser.ir.kernel import RegionKernels
+from fuser.ir.plan import FusionPlan
+from fuser.log import get_logger
+from fuser.passes.pipeline import plan_graph
+from fuser.runtime.executable import Executable, should_run_unfused
+
+PRECISIONS = ("fused", "eager")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a user may choose; every field is a keyword of `fuser.compile`.
+
+    `precision`: "fused" keeps float32 inside a region, "eager" rounds wherever eager rounds.
+    """
+
+    precision: str = "fused"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One compiled graph: its plan, its kernels, and the callable that AOTAutograd calls.
+
+    `executable` is None where the graph runs unfused; `reason` then says why.
+    """
+
+    plan: FusionPlan | None
+    kernels: tuple[RegionKernels, ...]
+    run: Callable[[list[Any]], Any]
+    executable: Executable | None = None
+    reason: str = ""
+
+
+def compile_graph(
+    module: fx.GraphModule, inputs: Sequence[Any], context: CompileContext
+) -> Compiled:
+    """Compile one graph for the device that its tensors are on."""
+    options = options_from(context.options)
+    try:
+        plan, kernels, constants = plan_module(module, target_of(module), context.phase, options)
+    except DataDependentSize as reason:
+        get_logger("driver").info("graph %s runs unfused: %s", context.compile_id, reason)
+        return Compiled(None, (), unfused(module), reason=str(reason))
+    if should_run_unfused(plan.graph):
+        return Compiled(plan, kernels, unfused(module), reason="no kernels on this device")
+    executable = Executable(plan, kernels, host_program(plan, kernels), constants)
+    return Compiled(plan, kernels, executable, executable)
+
+
+def plan_module(
+    module: fx.GraphModule, target: str, phase: str, options: Options
+) -> tuple[FusionPlan, tuple[RegionKernels, ...], tuple[Any, ...]]:
+    """Plan and kernels of an FX graph for `target`, and the graph's constant tensors."""
+    graph, constants = from_fx(module, name=phase)
+    plan = plan_graph(graph, target, phase)
+    kernels = generate(plan, rounds_everywhere=options.precision == "eager")
+    return plan, kernels, constants
+
+
+def target_of(module: fx.GraphModule) -> str:
+    """The GPU present where the graph has tensors on one, else `cpu`."""
+    values = (node.meta.get("val") for node in module.graph.nodes)
+    is_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
+    return present_target() if is_gpu else "cpu"
+
+
+def unfused(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
+    """The graph's own calls, in the calling convention that frees inputs early."""
+
+    def run(inputs: list[Any]) -> Any:
+        arguments = list(inputs)
+        inputs.clear()
+        return module(*arguments)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def options_from(given: Mapping[str, Any]) -> Options:
+    """Checked options; `mode` is torch.compile's own keyword and has only its default here."""
+    known = tuple(field.name for field in dataclasses.fields(Options))
+    for name, value in given.items():
+        if name not in (*known, "mode"):
+            raise InvalidArgument(
+                function="compile", argument=name, value=value, expected="an option", known=known
+            )
+    if given.get("mode") not in (None, "default"):
+        raise InvalidArgument(
+            function="compile", argument="mode", value=given["mode"], expected="no mode"
+        )
+    options = Options(**{name: value for name, value in given.items() if name in known})
+    if options.precision not in PRECISIONS:
+        raise InvalidArgument(
+            function="compile", argument="precision", value=options.precision,
+            expected=" or ".join(map(repr, PRECISIONS)), known=PRECISIONS,
+        )  # fmt: skip
+    return options

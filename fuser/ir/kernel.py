@@ -1,0 +1,71 @@
+"""Kernel specifications: what code generation hands to the runtime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal as OneOf
+
+from fuser.ir.dim import Dim
+from fuser.ir.dtype import DType
+
+
+@dataclass(frozen=True, slots=True)
+class KernelArgument:
+    """One argument of a kernel, in call order.
+
+    `buffer`: a tensor, by value name. `workspace`: scratch memory of `size` elements that the host
+    allocates. `size`: an integer expression over the graph's symbols.
+    """
+
+    kind: OneOf["buffer", "workspace", "size"]
+    name: str
+    dtype: DType = DType.INT64
+    size: Dim = 0
+    is_output: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Block sizes and warps for one compilation of a kernel."""
+
+    blocks: tuple[tuple[str, int], ...]
+    num_warps: int = 4
+    num_stages: int = 1
+
+    def block(self, name: str) -> int:
+        return dict(self.blocks)[name]
+
+
+@dataclass(frozen=True, slots=True)
+class GridAxis:
+    """Programs along one grid axis: ceil(`size` / block), or `size` itself without a block."""
+
+    size: Dim
+    block: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """One kernel. Called as `kernel[grid](*arguments, INDEX_TYPE=..., **configuration.blocks)`.
+
+    `key` is a digest of the program without its names and comments: kernels that do the same for
+    different layers share one, and so one compilation. `extent` is the largest element offset the kernel may form: at 2**31 and above it is compiled with
+    64-bit indices. `constexprs` are further compile-time arguments with fixed values.
+    """
+
+    name: str
+    source: str
+    key: str
+    arguments: tuple[KernelArgument, ...]
+    grid: tuple[GridAxis, ...]
+    configurations: tuple[Configuration, ...]
+    extent: Dim
+    constexprs: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RegionKernels:
+    """The launches of one region, in order."""
+
+    region: str
+    kernels: tuple[KernelSpec, ...]

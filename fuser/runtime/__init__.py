@@ -1,0 +1,1 @@
+"""Load, tune, launch: everything that happens to a kernel after its source is written."""

@@ -1,0 +1,247 @@
+"""A compiled graph: its host program bound to its kernels.
+
+In: a plan, the kernels of its regions, the host program's text and the graph's constants. Out: a
+callable that takes the graph's inputs as a list, which it empties, and returns the graph's outputs.
+A kernel that cannot be compiled is an event and not an error: its region runs unfused from then on.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from fuser.errors import KernelCompilationError
+from fuser.ir.graph import Effect, Graph, Output, TensorType
+from fuser.ir.kernel import RegionKernels
+from fuser.ir.plan import FusionPlan
+from fuser.ir.region import Region
+from fuser.log import get_logger, warn_once
+from fuser.runtime.interpreter import is_interpreting
+from fuser.runtime.launcher import Launcher
+from fuser.runtime.sizes import number_at, shape_at, symbol_values
+from fuser.runtime.unfused import in_planned_layout, run_ops, view
+
+__all__ = ["Executable", "Observer", "Program", "should_run_unfused"]
+
+Tensors = Mapping[str, torch.Tensor]
+Observer = Callable[[Region, Tensors, Tensors], None]
+"""Called with a region, the values there were before it ran, and those it stored."""
+
+
+class Program(Protocol):
+    """The host program, as code generation hands it over."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def bindings(self) -> tuple[tuple[str, Any], ...]: ...
+
+    @property
+    def constants(self) -> tuple[str, ...]: ...
+
+
+def should_run_unfused(graph: Graph) -> bool:
+    """Whether kernels cannot run where the graph's tensors are; says so once."""
+    devices = {value.type.device for op in graph.ops if not op.is_opaque for value in op.results}
+    without = sorted(device for device in devices if not device.startswith("cuda"))
+    if not without or is_interpreting():
+        return False
+    warn_once(
+        ("unfused device", tuple(without)),
+        f"this model runs on {', '.join(without)}, where generated kernels run only in Triton's "
+        "interpreter; its operations run one by one, as without fuser. For speed, move it to a "
+        "GPU; to try the kernels on the CPU (slowly), set TRITON_INTERPRET=1 before Python starts.",
+    )
+    return True
+
+
+class Executable:
+    """`executable(inputs)` runs the graph; `walk` does so step by step, for an observer."""
+
+    def __init__(
+        self,
+        plan: FusionPlan,
+        kernels: Sequence[RegionKernels],
+        program: Program,
+        constants: Sequence[torch.Tensor] = (),
+    ) -> None:
+        self.plan = plan
+        self.kernels = tuple(kernels)
+        self.program = program
+        self.constants = tuple(constants)
+        self.fallbacks: dict[str, KernelCompilationError] = {}
+        """The regions that run unfused, by name, with the reason."""
+        self.regions = {
+            entry.region: _RegionRunner(plan, entry, self.fallbacks) for entry in self.kernels
+        }
+        self.call = self.bind()
+        # Asks AOTAutograd for the calling convention in which the callee frees its inputs.
+        self._boxed_call = True
+
+    def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        results: tuple[Any, ...] = self.call(inputs if isinstance(inputs, list) else list(inputs))
+        return results
+
+    def bind(self) -> Callable[[list[Any]], tuple[Any, ...]]:
+        """The function that the host program defines, among the objects that it names."""
+        module = types.ModuleType(f"fuser_host_{self.plan.graph.name}")
+        names = module.__dict__
+        names["planned_layout"] = in_planned_layout
+        names.update(self.program.bindings)
+        names.update(zip(self.program.constants, self.constants, strict=True))
+        for runner in self.regions.values():
+            names.update(runner.launches)
+        exec(compile(self.program.source, f"<{module.__name__}>", "exec"), names)
+        call: Callable[[list[Any]], tuple[Any, ...]] = names["call"]
+        return call
+
+    def walk(self, inputs: Sequence[Any], observer: Observer) -> tuple[Any, ...]:
+        """Run the plan's steps with the same kernels and show each region's results."""
+        graph = self.plan.graph
+        symbols = symbol_values(graph, inputs)
+        environment = self.environment(inputs, symbols)
+        for name in self.plan.order:
+            runner = self.regions.get(name)
+            if runner is None:
+                run_ops(graph, [name], environment, symbols)
+                continue
+            stored = runner.run(environment, symbols)
+            observer(runner.region, types.MappingProxyType(dict(environment)), stored)
+            environment.update(stored)
+        return tuple(self.output(output, environment, symbols) for output in graph.outputs)
+
+    def environment(
+        self, inputs: Sequence[Any], symbols: Mapping[str, int]
+    ) -> dict[str, torch.Tensor]:
+        """The values that are there before the first step."""
+        graph = self.plan.graph
+        writers = (op for op in graph.ops if op.effect is Effect.BARRIER)
+        written = {argument.value for op in writers for argument in op.arguments}
+        found: dict[str, torch.Tensor] = {}
+        for item, given in zip(graph.inputs, inputs, strict=True):
+            if item.value is None:
+                continue
+            # Writing to a copy would be lost, so what is written to has to come as planned.
+            if item.value.type.stride and item.value.name not in written:
+                given = in_planned_layout(given, shape_at(item.value.type.stride, symbols))
+            found[item.value.name] = given
+        named = zip(graph.constants, self.constants, strict=True)
+        return found | {value.name: tensor for value, tensor in named}
+
+    def output(self, output: Output, environment: Tensors, symbols: Mapping[str, int]) -> Any:
+        if output.argument is not None:
+            tensor = environment[output.argument.value]
+            return view(self.plan.graph, output.argument, tensor, symbols)
+        return None if output.number is None else number_at(output.number, symbols)
+
+
+class _RegionRunner:
+    """The kernels of one region, and its ops in their place once a kernel has failed."""
+
+    def __init__(
+        self, plan: FusionPlan, entry: RegionKernels, fallbacks: dict[str, KernelCompilationError]
+    ) -> None:
+        self.graph = plan.graph
+        self.region = plan.by_name[entry.region]
+        self.fallbacks = fallbacks
+        self.symbols = tuple(symbol.name for symbol in plan.graph.symbols)
+        self.device = plan.graph.values[self.region.outputs[0]].type.device
+        self.specs = entry.kernels
+        self.launchers = tuple(Launcher(s, self.device, self.symbols) for s in entry.kernels)
+        self.launches: dict[str, Callable[..., None]] = {
+            spec.name: self.guarded(position) for position, spec in enumerate(self.specs)
+        }
+        # What the region's launches of one call were given, for the thread that makes the call.
+        self.calls = threading.local()
+
+    @property
+    def has_failed(self) -> bool:
+        return self.region.name in self.fallbacks
+
+    def guarded(self, position: int) -> Callable[..., None]:
+        """The launcher of one kernel as the host program calls it."""
+        launcher = self.launchers[position]
+        if len(self.launchers) > 1:
+            return lambda *values: self.step(position, values)
+
+        def launch(*values: Any) -> None:
+            if not self.has_failed:
+                try:
+                    return launcher(*values)
+                except KernelCompilationError as error:
+                    self.fail(error)
+            self.step(0, values)
+
+        return launch
+
+    def step(self, position: int, values: tuple[Any, ...]) -> None:
+        """One launch of several, or of a failed region: the last one finishes the region."""
+        if position == 0:
+            self.calls.seen = {}
+        seen: dict[str, torch.Tensor] = self.calls.seen
+        arguments = self.specs[position].arguments
+        seen.update(
+            (argument.name, given)
+            for argument, given in zip(arguments, values, strict=False)
+            if argument.kind == "buffer"
+        )
+        if not self.has_failed:
+            try:
+                self.launchers[position](*values)
+            except KernelCompilationError as error:
+                self.fail(error)
+        if position == len(self.launchers) - 1:
+            del self.calls.seen
+            if self.has_failed:
+                symbols = dict(zip(self.symbols, values[len(arguments) :], strict=True))
+                self.run_unfused(seen, symbols)
+
+    def run_unfused(self, seen: Tensors, symbols: Mapping[str, int]) -> None:
+        """Compute the region's outputs, which are allocated, op by op."""
+        outputs = self.region.outputs
+        environment = {name: tensor for name, tensor in seen.items() if name not in outputs}
+        run_ops(self.graph, self.region.all_ops, environment, symbols)
+        for name in outputs:
+            seen[name].copy_(environment[name])
+
+    def fail(self, error: KernelCompilationError) -> None:
+        self.fallbacks[self.region.name] = error
+        get_logger("runtime.executable").warning(
+            "region %s runs unfused from now on: %s", self.region.name, error
+        )
+
+    def run(self, environment: Tensors, symbols: Mapping[str, int]) -> dict[str, torch.Tensor]:
+        """Run the region on values of the environment; returns what it stores."""
+        stored = {
+            name: self.empty(self.graph.values[name].type, symbols) for name in self.region.outputs
+        }
+        scratch: dict[str, torch.Tensor] = {}
+        trailing = [symbols[name] for name in self.symbols]
+        for spec in self.specs:
+            values: list[Any] = []
+            for argument in spec.arguments:
+                if argument.kind == "size":
+                    values.append(number_at(argument.size, symbols))
+                elif argument.kind == "buffer":
+                    name = argument.name
+                    values.append(stored[name] if name in stored else environment[name])
+                else:
+                    if argument.name not in scratch:
+                        kind = TensorType(argument.dtype, (argument.size,), (1,), self.device)
+                        scratch[argument.name] = self.empty(kind, symbols)
+                    values.append(scratch[argument.name])
+            self.launches[spec.name](*values, *trailing)
+        return stored
+
+    def empty(self, kind: TensorType, symbols: Mapping[str, int]) -> torch.Tensor:
+        return torch.empty_strided(
+            shape_at(kind.shape, symbols),
+            shape_at(kind.stride, symbols),
+            dtype=getattr(torch, kind.dtype.value),
+            device=kind.device,
+        )

@@ -1,0 +1,1 @@
+"""Checking fused code against the unfused graph."""

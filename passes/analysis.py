@@ -1,0 +1,160 @@
+"""What people ask about a graph: who reads a value, what must run first, how long a value is kept.
+
+In: a graph or a plan. Out: plain mappings and numbers; nothing is changed. Sizes known only at the
+call count with the sizes seen while tracing. Memory is what running allocates: the caller's inputs
+and the constants are left out, and so is scratch memory, which a plan does not know of yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, zip_longest
+from types import MappingProxyType
+
+from fuser.ir.dim import evaluate
+from fuser.ir.graph import Graph, Op
+from fuser.ir.plan import FusionPlan
+from fuser.passes.base import dependencies
+
+CHUNK = 4096
+"""Ops whose bits share one integer of `Reachability`."""
+
+BEFORE_ALL = -1
+"""The first position of a value that is there before anything runs."""
+
+Lifetime = tuple[int, int]
+
+
+def fan_out(graph: Graph) -> Mapping[str, tuple[str, ...]]:
+    """Value name to the ops that read it when the graph runs as planned, in program order."""
+    readers: dict[str, list[str]] = {name: [] for name in graph.values}
+    for op in graph.ops:
+        for value in op.reads:
+            readers[value].append(op.name)
+    return MappingProxyType({name: tuple(ops) for name, ops in readers.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Reachability:
+    """For each op the set of ops that must run before it, as bits in chunks of the program order.
+
+    Most of an op's chunks are the same objects as those of the ops that it reads, so that a deep
+    graph costs little more than its last chunk per op.
+    """
+
+    position: Mapping[str, int]
+    ancestors: Sequence[tuple[int, ...]] = field(repr=False)
+
+    def reaches(self, earlier: str, later: str) -> bool:
+        """Whether `later` must run after `earlier`; an op does not reach itself."""
+        chunk, bit = divmod(self.position[earlier], CHUNK)
+        chunks = self.ancestors[self.position[later]]
+        return chunk < len(chunks) and bool(chunks[chunk] >> bit & 1)
+
+    def before(self, name: str) -> tuple[str, ...]:
+        """Everything that must run before an op, in program order."""
+        return tuple(op for op in self.position if self.reaches(op, name))
+
+
+def reachability(graph: Graph) -> Reachability:
+    """The order that data and effects force on the ops."""
+    needs = dependencies(graph)
+    ancestors: list[tuple[int, ...]] = []
+    for op in graph.ops:
+        chunks: tuple[int, ...] = ()
+        for name in needs[op.name]:
+            chunks = _union(chunks, _with_itself(ancestors, graph.position[name]))
+        ancestors.append(chunks)
+    return Reachability(graph.position, ancestors)
+
+
+def _with_itself(ancestors: Sequence[tuple[int, ...]], position: int) -> tuple[int, ...]:
+    chunk, bit = divmod(position, CHUNK)
+    chunks = ancestors[position]
+    chunks += (0,) * (chunk + 1 - len(chunks))
+    return (*chunks[:chunk], chunks[chunk] | 1 << bit)
+
+
+def _union(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(_join(a, b) for a, b in zip_longest(left, right, fillvalue=0))
+
+
+def _join(left: int, right: int) -> int:
+    """The bits of both; an operand that holds them all is returned itself, to be shared."""
+    if left is right:
+        return left
+    both = left | right
+    return left if both == left else right if both == right else both
+
+
+def lifetimes(graph: Graph, order: Sequence[str]) -> Mapping[str, Lifetime]:
+    """Value name to the positions in `order` at which it is made and last read.
+
+    `order` holds every op's name once. Inputs and constants start at `BEFORE_ALL`, outputs of the
+    graph last until `len(order)`, after the last step; an unread value ends where it starts.
+    """
+    steps = [_step(graph.by_name[name], graph.by_name[name].reads) for name in order]
+    return MappingProxyType(_lifetimes(graph, steps))
+
+
+def peak_bytes(plan: FusionPlan) -> int:
+    """The most memory that stored values need at once when the plan runs in its order.
+
+    A region's results are allocated while its inputs are still there. Values that stay inside a
+    region need none.
+    """
+    graph = plan.graph
+    steps = []
+    for name in plan.order:
+        region = plan.by_name.get(name)
+        if region is None:
+            op = graph.by_name[name]
+            steps.append(_step(op, op.reads))
+        else:
+            steps.append(_Step(region.outputs, region.inputs))
+    return _peak(graph, steps)
+
+
+def eager_peak_bytes(graph: Graph) -> int:
+    """The same for the ops run one by one in program order, each value freed after its last reader.
+
+    A lower bound on eager's: Python keeps a value as long as a variable holds it.
+    """
+    return _peak(graph, [_step(op, (a.value for a in op.arguments)) for op in graph.ops])
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One thing that runs: the values that it allocates and those that it reads."""
+
+    made: tuple[str, ...]
+    read: tuple[str, ...]
+
+
+def _step(op: Op, read: Iterable[str]) -> _Step:
+    return _Step(tuple(value.name for value in op.results), tuple(read))
+
+
+def _lifetimes(graph: Graph, steps: Sequence[_Step]) -> dict[str, Lifetime]:
+    first: dict[str, int] = {
+        name: BEFORE_ALL for name in graph.values if name not in graph.producers
+    }
+    for position, step in enumerate(steps):
+        first.update(dict.fromkeys(step.made, position))
+    last = dict(first)
+    for position, step in enumerate(steps):
+        last.update(dict.fromkeys(step.read, position))
+    last.update(dict.fromkeys(graph.output_values, len(steps)))
+    return {name: (position, last[name]) for name, position in first.items()}
+
+
+def _peak(graph: Graph, steps: Sequence[_Step]) -> int:
+    changes = [0] * (len(steps) + 2)
+    for name, (first, last) in _lifetimes(graph, steps).items():
+        if first == BEFORE_ALL:
+            continue
+        size = evaluate(graph.values[name].type.bytes, graph.hints)
+        changes[first] += size
+        changes[last + 1] -= size
+    return max(accumulate(changes))

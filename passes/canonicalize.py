@@ -1,0 +1,68 @@
+"""Graph rewrites that leave fewer, equal ops: common subexpressions and unused ops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fuser.ir.graph import Argument, Effect, Graph, Op, Operand, Output
+
+
+def merge_equal_ops(graph: Graph) -> Graph:
+    """Ops of one kind on the same operands become one; random and opaque ops never do."""
+    renamed: dict[str, str] = {}
+    seen: dict[object, str] = {}
+    kept: list[Op] = []
+    protected = graph.output_values
+    for op in graph.ops:
+        op = _rename(op, renamed)
+        if op.is_opaque or op.name in protected:
+            kept.append(op)
+            continue
+        key = (op.kind, op.operands, op.domain, op.reduced, op.keepdim, op.compute, op.attributes,
+               op.type)  # fmt: skip
+        try:
+            earlier = seen.setdefault(key, op.name)
+        except TypeError:
+            earlier = op.name
+        if earlier == op.name:
+            kept.append(op)
+        else:
+            renamed[op.name] = earlier
+    outputs = tuple(_rename_output(output, renamed) for output in graph.outputs)
+    return replace(graph, ops=tuple(kept), outputs=outputs)
+
+
+def remove_unused_ops(graph: Graph) -> Graph:
+    """Ops whose results nothing reads are dropped unless they have effects."""
+    used = set(graph.output_values)
+    kept: list[Op] = []
+    for op in reversed(graph.ops):
+        is_used = any(value.name in used for value in op.results)
+        if is_used or op.effect is not Effect.NONE:
+            kept.append(op)
+            used |= set(op.reads)
+    return replace(graph, ops=tuple(reversed(kept)))
+
+
+def _rename(op: Op, renamed: dict[str, str]) -> Op:
+    if not renamed:
+        return op
+    arguments = tuple(_rename_argument(a, renamed) for a in op.arguments)
+    operands: tuple[Operand, ...] = tuple(
+        _rename_argument(o, renamed) if isinstance(o, Argument) else o for o in op.operands
+    )
+    if arguments == op.arguments and operands == op.operands:
+        return op
+    return replace(op, arguments=arguments, operands=operands)
+
+
+def _rename_argument(argument: Argument, renamed: dict[str, str]) -> Argument:
+    if argument.value not in renamed:
+        return argument
+    return replace(argument, value=renamed[argument.value])
+
+
+def _rename_output(output: Output, renamed: dict[str, str]) -> Output:
+    if output.argument is None:
+        return output
+    return replace(output, argument=_rename_argument(output.argument, renamed))

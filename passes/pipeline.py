@@ -1,0 +1,40 @@
+"""The planner: graph in, plan out, as an ordered tuple of steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from fuser.device import device_spec
+from fuser.ir.graph import Graph
+from fuser.ir.plan import FusionPlan, PassRecord
+from fuser.passes.canonicalize import merge_equal_ops, remove_unused_ops
+from fuser.passes.partition import Partitioner
+
+Rewrite = Callable[[Graph], Graph]
+
+REWRITES: tuple[Rewrite, ...] = (
+    merge_equal_ops,
+    # After merging, because the copies that lost their readers are then unused.
+    remove_unused_ops,
+)
+
+
+def plan_graph(graph: Graph, target: str, phase: str = "inference") -> FusionPlan:
+    """Rewrite the graph, partition it for `target` and record what each step did."""
+    records: list[PassRecord] = []
+    for rewrite in REWRITES:
+        start = time.perf_counter()
+        before = len(graph.ops)
+        graph = rewrite(graph)
+        records.append(_record(rewrite.__name__, start, before, len(graph.ops)))
+    start = time.perf_counter()
+    regions, order, verdicts = Partitioner(graph, device_spec(target)).run()
+    records.append(_record("partition", start, len(graph.ops), len(order)))
+    plan = FusionPlan(graph, target, regions, order, verdicts, phase=phase)
+    return replace(plan, passes=tuple(records))
+
+
+def _record(name: str, start: float, before: int, after: int) -> PassRecord:
+    return PassRecord(name, (time.perf_counter() - start) * 1e3, before, after)

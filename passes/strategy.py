@@ -1,0 +1,52 @@
+"""How a reduction's kernel walks its rows, from the size of a row and what is stored.
+
+Measured on an H200: rows of up to 32768 elements are fastest kept in registers; longer ones in
+passes, the later ones served from L2; few long rows are split over blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuser.ir.dim import evaluate
+from fuser.ir.graph import Argument, Graph, Op
+from fuser.ir.region import Strategy
+from fuser.ir.space import Space
+
+MAX_ROW_IN_REGISTERS = 32768
+"""Elements: 16 warps then hold 64 a thread."""
+
+MIN_SPLIT_ROW = 16384
+"""Elements of a row below which one block reads it faster than two launches start."""
+
+MAX_SPLIT_ROWS = 64
+"""Rows: with more, whole rows fill the processors."""
+
+
+def strategy_for(graph: Graph, ops: Sequence[Op], stored: frozenset[str], space: Space) -> Strategy:
+    """The strategy of a region with reductions."""
+    row = evaluate(space.reduced_size, graph.hints)
+    rows = evaluate(space.parallel_size, graph.hints)
+    is_long = not isinstance(space.reduced_size, int) or row > MAX_ROW_IN_REGISTERS
+    if row >= MIN_SPLIT_ROW and rows <= MAX_SPLIT_ROWS and can_split(ops, stored, space):
+        return Strategy.SPLIT
+    return Strategy.LOOPED if is_long else Strategy.ROW_IN_REGISTERS
+
+
+def can_split(ops: Sequence[Op], stored: frozenset[str], space: Space) -> bool:
+    """Whether partial results can be combined by a second kernel.
+
+    That needs reductions that do not wait for each other, combinable one by one (not arguments), and
+    nothing of row length after them.
+    """
+    reduced = {axis.name for axis in space.reduced}
+    after: set[str] = set()
+    for op in ops:
+        depends = any(isinstance(o, Argument) and o.value in after for o in op.operands)
+        if op.reduced and (depends or op.kind in ("argmax", "argmin")):
+            return False
+        if depends and any(affine.axes & reduced for affine in space.index[op.name]):
+            return False
+        if op.reduced or depends:
+            after.add(op.name)
+    return True

@@ -1,0 +1,269 @@
+"""One iteration space for a group of ops, or the reason why they have none.
+
+Input: a graph, the names of the ops in program order, and which of their values are stored. An
+anchor op (a reduction, else the largest stored op) lends its domain's dimensions as loop axes; the
+others get their index through the edges, readers to producers by the edge's map and producers to
+readers by its inverse. Invariant of the result: every stored value and every reduction is computed
+exactly once at each point of its domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fuser.ir.dim import Dim, divide, evaluate, is_equal, product
+from fuser.ir.graph import Argument, Graph, Op
+from fuser.ir.index_map import IndexMap, Reshape, Shape
+from fuser.ir.ops import BY_KIND, Group
+from fuser.ir.region import Reason
+from fuser.ir.space import (
+    Affine,
+    Index,
+    LoopAxis,
+    NotLinear,
+    Space,
+    SplitAxis,
+    covers_once,
+    regroup,
+    reshape_index,
+    through,
+)
+
+
+class NoSpace(Exception):
+    """The ops have no common iteration space; `reason` and `detail` say why."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        super().__init__(reason.value, detail)
+        self.reason = reason
+        self.detail = detail
+
+
+def unify(graph: Graph, ops: Sequence[Op], stored: frozenset[str]) -> Space:
+    """The space of `ops`; raises `NoSpace`."""
+    splits: dict[str, Dim] = {}
+    while True:
+        try:
+            return _Unifier(graph, ops, stored, splits).run()
+        except SplitAxis as split:
+            splits[split.axis] = split.inner
+        except NotLinear as failure:
+            raise NoSpace(Reason.NOT_LINEAR, str(failure)) from None
+
+
+def result_index(op: Op, index: Index) -> Index:
+    """The index of an op's result, given the index of its domain."""
+    if not op.reduced:
+        return index
+    if op.keepdim:
+        return tuple(Affine() if k in op.reduced else a for k, a in enumerate(index))
+    return tuple(a for k, a in enumerate(index) if k not in op.reduced)
+
+
+class _Unifier:
+    """One attempt with the axes split as `splits` says (axis name to inner size)."""
+
+    def __init__(
+        self, graph: Graph, ops: Sequence[Op], stored: frozenset[str], splits: Mapping[str, Dim]
+    ) -> None:
+        self.graph = graph
+        self.ops = {op.name: op for op in ops}
+        self.order = list(self.ops)
+        self.stored = stored
+        self.splits = splits
+        self.sizes: dict[str, Dim] = {}
+        self.axes: list[LoopAxis] = []
+        self.index: dict[str, Index] = {}
+        self.after_reduction = _after_reduction(ops)
+
+    def run(self) -> Space:
+        for op in self.ops.values():
+            if is_gather(op) and argument_of(op, 0).value in self.ops:
+                raise NoSpace(Reason.DATA_DEPENDENT_READ, op.name)
+        anchor = self.anchor()
+        self.index[anchor.name] = tuple(
+            self.new_axes(f"d{k}", size, k in anchor.reduced)
+            for k, size in enumerate(anchor.domain)
+        )
+        self.spread(anchor.name)
+        self.check()
+        return Space(tuple(self.axes), dict(self.index))
+
+    def anchor(self) -> Op:
+        reductions = [op for op in self.ops.values() if op.reduced]
+        if reductions:
+            return max(reductions, key=lambda op: self.weight(op.domain))
+        candidates = [op for op in self.ops.values() if op.name in self.stored]
+        if not candidates:
+            candidates = list(self.ops.values())
+        return max(candidates, key=lambda op: self.weight(op.domain))
+
+    def weight(self, domain: Shape) -> int:
+        return evaluate(product(domain), self.graph.hints)
+
+    def new_axes(self, name: str, size: Dim, is_reduced: bool) -> Affine:
+        """Loop axes for one dimension of the anchor, split where a reshape asked for it."""
+        if size == 1:
+            return Affine()
+        inner = self.splits.get(name)
+        if inner is None:
+            self.axes.append(LoopAxis(name, size, is_reduced))
+            self.sizes[name] = size
+            return Affine(((name, 1),))
+        outer = divide(size, inner)
+        if outer is None:
+            raise NotLinear(f"{size} does not divide by {inner}")
+        left = self.new_axes(f"{name}o", outer, is_reduced)
+        return left.scaled(inner, 0).plus(self.new_axes(f"{name}i", inner, is_reduced))
+
+    def spread(self, start: str) -> None:
+        """Give every op that is connected to `start` its index."""
+        waiting = [start]
+        while waiting:
+            name = waiting.pop()
+            op = self.ops[name]
+            for operand in op.operands:
+                if isinstance(operand, Argument) and operand.value in self.ops:
+                    producer = self.ops[operand.value]
+                    if producer.name not in self.index:
+                        self.from_reader(
+                            producer, through(operand.map, self.index[name], self.sizes)
+                        )
+                        waiting.append(producer.name)
+            for reader in self.graph.readers[name]:
+                if reader.name in self.ops and reader.name not in self.index:
+                    self.from_producer(reader, op)
+                    waiting.append(reader.name)
+
+    def from_reader(self, producer: Op, index: Index) -> None:
+        if not producer.reduced:
+            self.index[producer.name] = index
+            return
+        kept = list(index)
+        if producer.keepdim:
+            kept = [a for k, a in enumerate(index) if k not in producer.reduced]
+        self.index[producer.name] = self.with_free(producer, kept)
+
+    def with_free(self, op: Op, kept: Sequence[Affine]) -> Index:
+        """A reduction's domain index: `kept` for the kept dimensions, the free axes for the rest."""
+        known = iter(kept)
+        partial = [None if k in op.reduced else next(known) for k in range(len(op.domain))]
+        return self.fill(op, partial)
+
+    def fill(self, op: Op, partial: Sequence[Affine | None]) -> Index:
+        """Complete an index with the axes that it does not use yet, in the space's order."""
+        open_dims = [k for k, affine in enumerate(partial) if affine is None]
+        sizes = tuple(op.domain[k] for k in open_dims)
+        used = {axis for affine in partial if affine is not None for axis in affine.axes}
+        unused = [axis for axis in self.axes if axis.name not in used]
+        if op.reduced:
+            unused = [axis for axis in unused if axis.is_reduced]
+        linear = Affine()
+        step: Dim = 1
+        for axis in reversed(unused):
+            linear = linear.plus(Affine(((axis.name, step),)))
+            step = product((step, axis.size))
+        if not is_equal(step, product(sizes)):
+            reason = Reason.OTHER_REDUCTION if op.reduced else Reason.OTHER_SPACE
+            raise NoSpace(reason, f"{op.name} over {_text(op.domain)}")
+        filled = iter(regroup(linear, sizes, self.sizes))
+        return tuple(next(filled) if affine is None else affine for affine in partial)
+
+    def from_producer(self, reader: Op, producer: Op) -> None:
+        """Invert the edge's map; dimensions it says nothing about are filled with unused axes."""
+        operand = next(
+            o for o in reader.operands if isinstance(o, Argument) and o.value == producer.name
+        )
+        produced = result_index(producer, self.index[producer.name])
+        partial = self.inverse(operand.map, produced, reader)
+        if all(affine is not None for affine in partial):
+            self.index[reader.name] = tuple(a for a in partial if a is not None)
+        else:
+            self.index[reader.name] = self.fill(reader, partial)
+
+    def inverse(self, index_map: IndexMap, index: Index, reader: Op) -> list[Affine | None]:
+        current: list[Affine | None] = list(index)
+        for step in reversed(index_map.steps):
+            if isinstance(step, Reshape):
+                if any(affine is None for affine in current):
+                    raise NoSpace(Reason.OTHER_SPACE, "a broadcast behind a reshape")
+                backwards = Reshape(step.producer_shape, step.reader_shape)
+                known = tuple(affine for affine in current if affine is not None)
+                current = list(reshape_index(known, backwards, self.sizes))
+                continue
+            found: list[Affine | None] = [
+                Affine() if size == 1 else None for size in step.reader_shape
+            ]
+            for axis, affine in zip(step.axes, current, strict=True):
+                if axis.reader_axis is None:
+                    continue
+                if axis.step != 1 or axis.offset != 0:
+                    raise NoSpace(Reason.OTHER_SPACE, f"{reader.name} reads a part of its producer")
+                found[axis.reader_axis] = affine
+            current = found
+        return current
+
+    def check(self) -> None:
+        missing = next((name for name in self.order if name not in self.index), None)
+        if missing is not None:
+            raise NoSpace(Reason.OTHER_SPACE, f"{missing} is not connected")
+        parallel = [axis.name for axis in self.axes if not axis.is_reduced]
+        every = [axis.name for axis in self.axes]
+        for name, op in self.ops.items():
+            index = self.index[name]
+            if op.reduced:
+                if not covers_once(index, op.domain, self.sizes, every):
+                    raise NoSpace(Reason.OTHER_REDUCTION, f"{name} over {_text(op.domain)}")
+                reduced = {a for k in op.reduced for a in index[k].axes}
+                if reduced != set(every) - set(parallel):
+                    raise NoSpace(Reason.OTHER_REDUCTION, f"{name} over {_text(op.domain)}")
+            elif name in self.stored:
+                axes = parallel if self.is_per_row(index) else every
+                if not covers_once(index, op.domain, self.sizes, axes):
+                    raise NoSpace(Reason.OUTPUT_NOT_COVERED, name)
+        self.check_reductions_read_once()
+
+    def is_per_row(self, index: Index) -> bool:
+        reduced = {axis.name for axis in self.axes if axis.is_reduced}
+        return not any(affine.axes & reduced for affine in index)
+
+    def check_reductions_read_once(self) -> None:
+        """A reduction's result, and a stored value, is only there at the index it is computed at."""
+        for reader in self.ops.values():
+            for operand in reader.operands:
+                if not isinstance(operand, Argument) or operand.value not in self.ops:
+                    continue
+                producer = self.ops[operand.value]
+                if producer.name not in self.after_reduction:
+                    continue
+                wanted = through(operand.map, self.index[reader.name], self.sizes)
+                have = result_index(producer, self.index[producer.name])
+                if [a.key() for a in wanted] != [a.key() for a in have]:
+                    raise NoSpace(
+                        Reason.OTHER_SPACE, f"{reader.name} reads {producer.name} of another row"
+                    )
+
+
+def _after_reduction(ops: Sequence[Op]) -> frozenset[str]:
+    """The ops whose value needs a whole row of the group first."""
+    found: set[str] = set()
+    for op in ops:
+        reads = (o.value for o in op.operands if isinstance(o, Argument))
+        if op.reduced or any(value in found for value in reads):
+            found.add(op.name)
+    return frozenset(found)
+
+
+def is_gather(op: Op) -> bool:
+    """Whether operand 0 is read at positions computed from the other operands."""
+    return not op.is_opaque and BY_KIND[op.kind].group is Group.GATHER
+
+
+def argument_of(op: Op, position: int) -> Argument:
+    operand = op.operands[position]
+    assert isinstance(operand, Argument)
+    return operand
+
+
+def _text(shape: Shape) -> str:
+    return "[" + ", ".join(map(str, shape)) + "]"

@@ -1,0 +1,158 @@
+"""From a torch function to our graph, plan and kernels, without running anything.
+
+In: a function and example tensors. Out: what the compiler makes of them. `graph_of` traces aten
+calls directly and takes milliseconds; `captured_graph` goes through Dynamo and AOTAutograd, so that
+writes are functional and every op knows its line of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from fuser.capture.decompositions import decompositions
+from fuser.capture.from_fx import from_fx
+from fuser.codegen.generate import generate
+from fuser.device import device_spec
+from fuser.ir.graph import Argument, Graph, Input, Op, Operand, Output, Value
+from fuser.ir.kernel import KernelSpec
+from fuser.ir.plan import FusionPlan
+from fuser.ir.region import Reason, Region, Verdict
+from fuser.ir.space import Space
+from fuser.passes.base import Limits
+from fuser.passes.partition import Partitioner
+from fuser.passes.pipeline import plan_graph
+
+Rename = Callable[[str], str]
+
+
+def traced(fn: Callable[..., Any], *args: Any, dynamic: bool = False) -> fx.GraphModule:
+    """The aten calls of `fn`; `dynamic` makes every size symbolic except 0 and 1."""
+    mode = "symbolic" if dynamic else "fake"
+    module = make_fx(fn, decomposition_table=decompositions(), tracing_mode=mode)(*args)
+    output = next(node for node in module.graph.nodes if node.op == "output")
+    output.args = (tuple(pytree.tree_leaves(output.args[0])),)
+    return module
+
+
+def graph_of(fn: Callable[..., Any], *args: Any, dynamic: bool = False) -> Graph:
+    return from_fx(traced(fn, *args, dynamic=dynamic))[0]
+
+
+def captured_graph(fn: Callable[..., Any], *args: Any, dynamic: bool = False) -> Graph:
+    """The graph that `torch.compile` would hand to the compiler."""
+    found: list[Graph] = []
+
+    def keep(module: fx.GraphModule, _: Any) -> Any:
+        found.append(from_fx(module)[0])
+        return module.forward
+
+    torch.compiler.reset()
+    backend = aot_autograd(fw_compiler=keep, decompositions=decompositions())
+    with torch.no_grad():
+        torch.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)(*args)
+    (graph,) = found
+    return graph
+
+
+def plan_of(
+    fn: Callable[..., Any], *args: Any, target: str = "sm_90", dynamic: bool = False
+) -> FusionPlan:
+    return plan_graph(graph_of(fn, *args, dynamic=dynamic), target)
+
+
+def kernels_of(
+    fn: Callable[..., Any], *args: Any, target: str = "sm_90", dynamic: bool = False
+) -> tuple[KernelSpec, ...]:
+    """Every kernel of the plan, in launch order of each region."""
+    plan = plan_of(fn, *args, target=target, dynamic=dynamic)
+    return tuple(kernel for region in generate(plan) for kernel in region.kernels)
+
+
+def partitioned(
+    graph: Graph, limits: Limits = Limits(), target: str = "sm_90", launch_us: float | None = None
+) -> FusionPlan:
+    """The plan without any rewrite before it, under these limits."""
+    device = device_spec(target)
+    if launch_us is not None:
+        device = replace(device, launch_us=launch_us)
+    regions, order, verdicts = Partitioner(graph, device, limits).run()
+    return FusionPlan(graph, target, regions, order, verdicts)
+
+
+# Looking into plans -----------------------------------------------------------------------------
+
+
+def only_region(plan: FusionPlan) -> Region:
+    (region,) = plan.regions
+    return region
+
+
+def op_of(graph: Graph, kind: str) -> Op:
+    """The only op of this kind."""
+    (op,) = [op for op in graph.ops if op.kind == kind]
+    return op
+
+
+def reasons(plan: FusionPlan) -> set[Reason]:
+    return {verdict.reason for verdict in plan.verdicts}
+
+
+def verdict_on(plan: FusionPlan, producer: str, consumer: str) -> Verdict:
+    """The decision on the edge between two ops, named by their kinds."""
+    kinds = {op.name: op.kind for op in plan.graph.ops}
+    (found,) = [
+        verdict
+        for verdict in plan.verdicts
+        if kinds[verdict.producer] == producer and kinds[verdict.consumer] == consumer
+    ]
+    return found
+
+
+def axis_sizes(space: Space) -> dict[str, Any]:
+    return {axis.name: axis.size for axis in space.axes}
+
+
+# The same graph under other names ---------------------------------------------------------------
+
+
+def renamed(graph: Graph, rename: Rename) -> Graph:
+    """The graph with every value and op named anew; calls keep their slots."""
+    return replace(
+        graph,
+        inputs=tuple(_input(item, rename) for item in graph.inputs),
+        constants=tuple(_value(value, rename) for value in graph.constants),
+        ops=tuple(_op(op, rename) for op in graph.ops),
+        outputs=tuple(
+            Output(_argument(output.argument, rename), output.number) for output in graph.outputs
+        ),
+    )
+
+
+def _input(item: Input, rename: Rename) -> Input:
+    value = _value(item.value, rename) if item.value else None
+    return replace(item, name=rename(item.name), value=value)
+
+
+def _value(value: Value, rename: Rename) -> Value:
+    return replace(value, name=rename(value.name))
+
+
+def _op(op: Op, rename: Rename) -> Op:
+    arguments = tuple(replace(a, value=rename(a.value)) for a in op.arguments)
+    operands: tuple[Operand, ...] = tuple(
+        replace(o, value=rename(o.value)) if isinstance(o, Argument) else o for o in op.operands
+    )
+    results = tuple(_value(value, rename) for value in op.results)
+    return replace(op, name=rename(op.name), arguments=arguments, operands=operands, results=results)
+
+
+def _argument(argument: Argument | None, rename: Rename) -> Argument | None:
+    return None if argument is None else replace(argument, value=rename(argument.value))

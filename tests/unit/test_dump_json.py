@@ -1,0 +1,134 @@
+"""A plan as data: the documented fields, every op in one place, and the same text each time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fuser.dump.to_json import to_dict, to_json
+from fuser.passes.pipeline import plan_graph
+from support.plans import Sketch, kernels, small_graph, small_plan, tensor
+
+
+def without_times(fields: dict[str, Any]) -> dict[str, Any]:
+    return fields | {"passes": [record | {"ms": 0} for record in fields["passes"]]}
+
+
+def test_the_fields_are_those_documented_in_a_fixed_order() -> None:
+    fields = to_dict(small_plan())
+    assert list(fields) == [
+        "schema", "target", "phase", "graph", "totals", "symbols", "order", "regions", "opaque",
+        "edges", "values", "passes",
+    ]  # fmt: skip
+    assert fields["schema"] == 1
+    assert (fields["target"], fields["phase"], fields["graph"]) == ("sm_90", "inference", "small")
+    region = fields["regions"][0]
+    assert list(region) == [
+        "name", "kind", "strategy", "axes", "ops", "recomputed", "inputs", "outputs", "bytes",
+        "unfused_bytes", "flops", "predicted", "kernels",
+    ]  # fmt: skip
+    assert list(region["predicted"]) == ["time_us", "unfused_us", "bound"]
+    assert region["ops"] == [
+        {"name": "mul", "op": "mul", "source": "model.py:10 y = mul(x)", "module": "layers.0"}
+    ]
+    assert fields["opaque"] == [
+        {
+            "name": "mm",
+            "op": "aten.mm.default",
+            "source": "model.py:11 y = aten.mm.default(x)",
+            "module": "layers.0",
+            "reason": "no generated form",
+        }
+    ]
+    assert fields["edges"][0] == {
+        "producer": "mul",
+        "consumer": "mm",
+        "fused": False,
+        "code": "opaque_reader",
+        "reason": "the reader runs as its original call (no generated form)",
+    }
+    assert list(fields["passes"][0]) == ["name", "ms", "before", "after"]
+
+
+def test_every_op_is_in_one_region_or_in_opaque() -> None:
+    plan = small_plan()
+    fields = to_dict(plan)
+    listed = [op["name"] for region in fields["regions"] for op in region["ops"]]
+    listed += [op["name"] for op in fields["opaque"]]
+    assert sorted(listed) == sorted(op.name for op in plan.graph.ops)
+    steps = [region["name"] for region in fields["regions"]]
+    steps += [op["name"] for op in fields["opaque"]]
+    assert sorted(fields["order"]) == sorted(steps)
+
+
+def test_the_totals_are_the_sums_of_the_regions() -> None:
+    fields = to_dict(small_plan())
+    totals = fields["totals"]
+    assert (totals["ops"], totals["kernels"], totals["opaque_calls"]) == (6, 2, 1)
+    for name in ("bytes", "unfused_bytes"):
+        assert totals[name] == sum(region[name] for region in fields["regions"])
+    predicted = sum(region["predicted"]["time_us"] for region in fields["regions"])
+    assert abs(totals["predicted_us"] - predicted) < 0.01
+    assert totals["bytes"] < totals["unfused_bytes"]
+
+
+def test_the_text_is_json_and_does_not_vary() -> None:
+    first, second = to_json(small_plan()), to_json(plan_graph(small_graph(), "sm_90"))
+    assert first.endswith("}\n")
+    assert list(json.loads(first)) == list(json.loads(second))
+    assert without_times(json.loads(first)) == without_times(json.loads(second))
+    assert json.loads(first) == to_dict(small_plan()) | {"passes": json.loads(first)["passes"]}
+
+
+def test_symbolic_sizes_are_texts_and_counts_use_the_hints() -> None:
+    sketch = Sketch()
+    rows = sketch.symbol("s0", 8)
+    x = sketch.input("x", rows, 16)
+    y = sketch.pointwise("exp", sketch.pointwise("mul", x, 2.0))
+    fields = to_dict(plan_graph(sketch.graph(y), "sm_90"))
+    assert fields["symbols"] == {"s0": 8}
+    assert fields["values"]["x"] == {
+        "dtype": "float32",
+        "shape": ["s0", 16],
+        "stride": [16, 1],
+        "bytes": 8 * 16 * 4,
+    }
+    assert fields["regions"][0]["axes"][0] == {"name": "d0", "size": "s0", "reduced": False}
+    assert fields["regions"][0]["bytes"] == 2 * 8 * 16 * 4
+    assert json.loads(json.dumps(fields)) == fields
+
+
+def test_kernels_are_named_and_counted_once_they_are_generated() -> None:
+    plan = small_plan()
+    generated = (kernels("region_0", "scale"), kernels("region_1", "partial", "combine"))
+    fields = to_dict(plan, generated)
+    assert [region["kernels"] for region in fields["regions"]] == [
+        ["scale"],
+        ["partial", "combine"],
+    ]
+    assert fields["totals"]["kernels"] == 3
+
+
+def test_a_split_reduction_counts_as_two_kernels_before_they_are_generated() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", 4, 1 << 20)
+    plan = plan_graph(sketch.graph(sketch.reduction("sum", x, 1)), "sm_90")
+    fields = to_dict(plan)
+    assert fields["regions"][0]["strategy"] == "split"
+    assert fields["totals"]["kernels"] == 2
+
+
+def test_two_results_of_one_call_that_meet_in_one_reader_are_one_edge() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", 8)
+    low, high = sketch.call("aten.aminmax.default", x, results=[tensor(8), tensor(8)])
+    plan = plan_graph(sketch.graph(sketch.pointwise("add", low, high)), "sm_90")
+    assert [(edge["producer"], edge["consumer"]) for edge in to_dict(plan)["edges"]] == [
+        ("aminmax", "add")
+    ]
+
+
+def test_an_empty_graph_has_an_empty_plan() -> None:
+    sketch = Sketch("nothing")
+    fields = to_dict(plan_graph(sketch.graph(sketch.input("x", 8)), "cpu"))
+    assert fields["regions"] == fields["opaque"] == fields["edges"] == fields["order"] == []

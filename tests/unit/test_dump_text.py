@@ -1,0 +1,176 @@
+"""A plan as text: what stands where, never wider than a terminal, and colours only in one."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+from fuser.dump.to_text import WIDTH, byte_text, edge_line, time_text, to_text, write_text
+from fuser.ir.graph import Effect
+from fuser.passes.pipeline import plan_graph
+from support.plans import Sketch, kernels, small_plan, tensor, transposed
+
+SMALL = """\
+plan of small for sm_90, inference
+  6 ops in 2 kernels + 1 opaque call
+  2.62 MB moved, 4.72 MB unfused;  5.6 us predicted, 13.6 us unfused  (opaque calls not counted)
+
+  1  region_0: pointwise, flat over d0=256 d1=1024
+       1.05 MB (1.05 MB unfused), 2.7 us (2.7 us unfused), bound by launch
+       from layers.0
+       in   %x bf16[256, 1024]
+       %mul  mul  bf16[256, 1024]  model.py:10 y = mul(x)
+       out  %mul bf16[256, 1024]
+
+  2  mm: opaque call aten.mm.default, because: no generated form
+       from layers.0
+       in   %mul bf16[256, 1024], %weight bf16[1024, 1024]
+       out  %mm  bf16[256, 1024]  model.py:11 y = aten.mm.default(x)
+
+  3  region_1: reduction, row_in_registers over d0=256, reducing d1=1024
+       1.57 MB (3.67 MB unfused), 2.9 us (10.9 us unfused), bound by launch
+       from layers.0
+       in   %mm bf16[256, 1024], %bias bf16[1024]
+       %add     add     bf16[256, 1024]  model.py:12 y = add(x)
+       %tanh    tanh    bf16[256, 1024]  model.py:13 y = tanh(x)
+       %amax    amax    bf16[256, 1]     model.py:14 y = amax(x)
+       %divide  divide  bf16[256, 1024]  model.py:15 y = divide(x)
+       out  %add bf16[256, 1024], %divide bf16[256, 1024]
+
+6 edges between ops: 4 fused, 2 refused
+     3  fused: the value stays in registers
+     1  fused: the value stays in registers and is stored once for other readers
+     1  refused: the producer runs as its original call
+          mm -> add  (no generated form)
+     1  refused: the reader runs as its original call
+          mul -> mm  (no generated form)"""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_whole_of_a_small_plan() -> None:
+    assert to_text(small_plan()) == SMALL
+    assert to_text(small_plan()) == to_text(small_plan())
+
+
+def test_only_verbose_shows_times_of_passes() -> None:
+    text = to_text(small_plan(), verbose=True)
+    assert text.startswith(SMALL + "\n\npasses:\n  merge_equal_ops ")
+    assert text.count(" ms") == 3
+
+
+def test_a_file_gets_plain_text_and_a_terminal_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    plain, terminal = io.StringIO(), Terminal()
+    write_text(small_plan(), plain)
+    write_text(small_plan(), terminal)
+    assert plain.getvalue() == SMALL + "\n"
+    assert "\x1b[1;32m  1  region_0" in terminal.getvalue()
+    assert re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue()) == SMALL + "\n"
+
+
+def test_long_names_types_and_sources_stay_inside_the_width() -> None:
+    sketch = Sketch("a_graph_" + "x" * 20)
+    inputs = [sketch.input(f"l_self_modules_layers_modules_{k}_weight", 64, 128) for k in range(9)]
+    total = inputs[0]
+    for item in inputs[1:]:
+        total = sketch.pointwise("add", total, item, name=f"a_rather_long_name_{item.value}")
+    call = sketch.call(
+        "some_library.an_operation_with_a_long_name.default",
+        total,
+        transposed(total),
+        results=[tensor(64, 128)],
+        reason="this operation is not in the table, " * 5,
+    )[0]
+    text = to_text(plan_graph(sketch.graph(call), "sm_90"))
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert all(f"%l_self_modules_layers_modules_{k}_weight f32[64, 128]" in text for k in range(9))
+    assert "[i1, i0]" in text
+    assert "\n       because: this operation is not in the table, this" in text
+
+
+def test_what_is_computed_again_is_marked() -> None:
+    sketch = Sketch()
+    x, y = sketch.input("x", 64), sketch.input("y", 64)
+    half = sketch.full(0.5, 64)
+    first = sketch.pointwise("mul", x, half, name="first")
+    broken = sketch.call("aten.sort.default", first, results=[tensor(64)])[0]
+    second = sketch.pointwise("mul", y, half, name="second")
+    text = to_text(plan_graph(sketch.graph(sketch.pointwise("add", broken, second)), "sm_90"))
+    assert "%full   full  f32[64]" in text
+    assert "%full    full (again)  f32[64]" in text
+    assert "fused: cheaper to compute again in the reader than to load" in text
+
+
+def test_many_refused_edges_are_counted_unless_all_are_asked_for() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", 64)
+    outputs = []
+    for _ in range(9):
+        part = sketch.call("aten.sort.default", x, results=[tensor(64)])[0]
+        outputs.append(sketch.pointwise("exp", part))
+    plan = plan_graph(sketch.graph(*outputs), "sm_90")
+    assert "and 3 more" in to_text(plan)
+    assert "more" not in to_text(plan, verbose=True)
+    assert to_text(plan, verbose=True).count(" -> exp") == 9
+
+
+def test_sizes_known_only_at_the_call_are_named_with_their_hints() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", sketch.symbol("s0", 8), sketch.symbol("s1", 16))
+    text = to_text(plan_graph(sketch.graph(sketch.pointwise("exp", x)), "sm_90"))
+    assert "  sizes seen while tracing: s0=8, s1=16" in text
+    assert "over d0=s0 d1=s1" in text
+    assert "%exp  exp  f32[s0, s1]" in text
+
+
+def test_a_call_without_results_still_shows_its_line() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", 8)
+    sketch.call("aten._assert_async.msg", x, results=[], effect=Effect.ORDERED)
+    text = to_text(plan_graph(sketch.graph(x), "sm_90"))
+    assert "  1  _assert_async: opaque call aten._assert_async.msg" in text
+    assert "       out  nothing    model.py:10 y = aten._assert_async.msg(x)\n" in text
+
+
+def test_kernels_are_named_once_they_are_generated() -> None:
+    generated = (kernels("region_0", "region_0"), kernels("region_1", "partial", "combine"))
+    text = to_text(small_plan(), generated)
+    assert text.count("kernel ") == 1
+    assert "       kernel partial, combine\n" in text
+    assert "6 ops in 3 kernels + 1 opaque call\n" in text
+
+
+def test_an_empty_plan_has_a_text() -> None:
+    sketch = Sketch("nothing")
+    text = to_text(plan_graph(sketch.graph(sketch.input("x", 8)), "cpu"))
+    assert text.splitlines()[:2] == [
+        "plan of nothing for cpu, inference",
+        "  0 ops in 0 kernels + 0 opaque calls",
+    ]
+    sketch = Sketch("backward")
+    graph = sketch.graph(sketch.input("x", 8))
+    assert to_text(plan_graph(graph, "cpu", "backward")).startswith("plan for cpu, backward\n")
+
+
+def test_an_edge_on_a_line() -> None:
+    assert [edge_line(verdict) for verdict in small_plan().verdicts][:2] == [
+        "mul -> mm: the reader runs as its original call (no generated form)",
+        "mm -> add: the producer runs as its original call (no generated form)",
+    ]
+
+
+def test_amounts_are_short_and_have_a_unit() -> None:
+    amounts = (0, 999, 1000, 99_960, 999_960, 1_048_576, 5_000_000_000, 7_300_000_000_000)
+    assert [byte_text(amount) for amount in amounts] == [
+        "0 B", "999 B", "1.00 kB", "100 kB", "1000 kB", "1.05 MB", "5.00 GB", "7300 GB",
+    ]  # fmt: skip
+    assert [time_text(time) for time in (0.0, 2.54, 1500.0, 2.5e6)] == [
+        "0.0 us", "2.5 us", "1.50 ms", "2.50 s",
+    ]  # fmt: skip
