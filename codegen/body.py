@@ -114,9 +114,9 @@ class Body:
         expression = (row.bool_expression if is_bool else "") or row.expression
         texts: list[str] = []
         level: frozenset[str] = frozenset()
-        # Operators take a plain number in the other side's type; functions need a typed one, and so
-        # does an op of numbers alone.
-        is_typed = "fn." in expression or not any(isinstance(o, Argument) for o in op.operands)
+        # Beside a tensor a number stays plain: it takes the tensor's type, and functions follow
+        # eager's own special cases for numbers. Alone it needs a type.
+        is_typed = not any(isinstance(o, Argument) for o in op.operands)
         for position, operand in enumerate(op.operands):
             if isinstance(operand, Literal):
                 texts.append(self.literal(operand, op.compute, is_typed))
@@ -136,9 +136,7 @@ class Body:
         number = operand.value
         if not isinstance(number, (bool, int, float)):
             return f"tl.full([], {self.sizes.text(number)}, {dtype.triton})"
-        if is_typed or dtype is DType.FLOAT64:
-            return literal(number, dtype)
-        return plain_literal(number, dtype)
+        return literal(number, dtype) if is_typed else plain_literal(number, dtype)
 
     def bind(self, op: Op, held: Held) -> Held:
         """Give the computed text a name, in the op's own type, rounded where it must be."""
@@ -164,8 +162,11 @@ class Body:
         if isinstance(last, Literal):
             chosen = Held(self.literal(last, op.compute, True), op.compute, NOWHERE)
         else:
-            self.lines.emit(level, f"{outside} = {rest}")
-            chosen = self.operand(last, index, Held(outside, DType.BOOL, level))
+            elsewhere = guard
+            if guards:
+                self.lines.emit(level, f"{outside} = {rest}")
+                elsewhere = Held(outside, DType.BOOL, level)
+            chosen = self.operand(last, index, elsewhere)
             chosen = Held(convert(chosen, op.compute), op.compute, chosen.level | level)
         for piece, piece_guard in reversed(list(zip(pieces, guards, strict=True))):
             held = self.operand(piece, index, piece_guard)
@@ -219,7 +220,10 @@ class Body:
                 self.lines.emit(
                     held.level, f"{name} = tl.where({name} < 0, {name} + {size}, {name})"
                 )
-            inside = f"({name} >= 0) & ({name} < {size})"
+            inside = self.names.fresh(f"{name}_inside")
+            self.lines.emit(held.level, f"{inside} = ({name} >= 0) & ({name} < {size})")
+            wanted = self.mask(held.level, guard) or "tl.full([], True, tl.int1)"
+            self.lines.emit(held.level, f"fn.check_index({inside}, {wanted})")
             mask = self.both(mask, Held(inside, DType.BOOL, held.level))
             level |= held.level
             computed.append(f"{name} * {self.sizes.text(stride)}" if stride != 1 else name)
@@ -263,17 +267,15 @@ class Body:
         level: frozenset[str],
         guard: Held | None,
     ) -> Held:
-        masks = [f"{axis}_mask" for axis in ("x", "r") if axis in level]
         if guard is not None:
-            masks.append(guard.text)
             for axis in sorted(guard.level - level):
                 # A mask may not be wider than the addresses: spread them over its axis.
                 offset = f"{offset} + {axis} * 0"
-                level |= {axis}
-                masks.append(f"{axis}_mask")
+            level |= guard.level
         arguments = f"{pointer} + {_summand(offset)}"
-        if masks:
-            arguments += f", {' & '.join(map(_factor, masks))}, other=0"
+        mask = self.mask(level, guard)
+        if mask:
+            arguments += f", {mask}, other=0"
         text = f"tl.load({arguments})"
         if kind.dtype.is_half:
             text += ".to(tl.float32)"
@@ -282,6 +284,13 @@ class Body:
         name = self.names.fresh(wanted)
         self.lines.emit(level, f"{name} = {text}", str(kind))
         return Held(name, kind.dtype.compute, level)
+
+    def mask(self, level: frozenset[str], guard: Held | None) -> str:
+        """The lanes of a value of this level that are elements, and inside the guard."""
+        masks = [f"{axis}_mask" for axis in ("x", "r") if axis in level]
+        if guard is not None:
+            masks.append(_factor(guard.text))
+        return " & ".join(masks)
 
     def store(self, op: Op) -> None:
         """Write the op's value at its place in the space."""
@@ -293,10 +302,10 @@ class Body:
         if not level:
             # A single value: the tile's only valid element, so that shapes agree.
             level, text = frozenset({"x"}), "x"
-        masks = " & ".join(f"{axis}_mask" for axis in ("x", "r") if axis in level)
         pointer = self.pointer(op.name, is_output=True)
+        mask = self.mask(level, None)
         self.lines.emit(
-            level | held.level, f"tl.store({pointer} + {_summand(text)}, {held.text}, {masks})"
+            level | held.level, f"tl.store({pointer} + {_summand(text)}, {held.text}, {mask})"
         )
 
     def result_index(self, op: Op) -> Index:

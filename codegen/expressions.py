@@ -32,7 +32,7 @@ def convert(value: Held, dtype: DType) -> str:
 
 
 def literal(number: bool | int | float, dtype: DType) -> str:
-    """A constant of exactly this type, so that no operand decides its precision."""
+    """A constant of exactly this type."""
     return f"tl.full([], {plain_literal(number, dtype)}, {dtype.triton})"
 
 
@@ -46,6 +46,9 @@ def plain_literal(number: bool | int | float, dtype: DType) -> str:
         return 'float("nan")'
     if math.isinf(number):
         return 'float("inf")' if number > 0 else 'float("-inf")'
+    if number == 0 and math.copysign(1.0, number) < 0:
+        # Triton loses the sign of a negative zero in a constant.
+        return f"fn.neg(tl.full([], 0.0, {dtype.triton}))"
     return repr(number)
 
 

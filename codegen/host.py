@@ -95,11 +95,13 @@ class _Writer:
             steps.append(self.ended(made, position))
         results = tuple(self.output_line(output) for output in self.graph.outputs)
         calls = len(self.plan.opaque)
+        symbols = ", ".join(symbol.name for symbol in self.graph.symbols)
         context = HostContext(
             title=f"{self.graph.name}, {self.plan.phase} on {self.plan.target}",
             notes=(
                 f"{len(self.plan.regions)} regions and {calls} original calls.",
                 "The runtime binds kernels, calls and constants to the names used here.",
+                *([f"After its arguments a kernel takes the sizes {symbols}."] if symbols else []),
             ),
             devices=tuple((name, text) for text, name in self.devices.items()),
             inputs=inputs,
@@ -131,11 +133,13 @@ class _Writer:
     def entry_step(self) -> HostStep:
         lines = self.size_lines()
         for item in self.graph.inputs:
-            # Writing to a copy would be lost, so what is written to has to come as planned.
-            if item.value is None or item.value.name in self.written:
+            if item.value is None or item.value.name not in self.read_by_stride:
                 continue
-            if item.value.name in self.read_by_stride:
-                lines.append(self.layout_line(item.value.name, self.names.value(item.value.name)))
+            line = self.layout_line(item.value.name, self.names.value(item.value.name))
+            if item.value.name in self.written:
+                # Writing to a copy would be lost, so this one has to come as planned.
+                line = "assert " + line.replace(" = ", " is ", 1)
+            lines.append(line)
         used = {*self.last_use, *self.graph.output_values}
         unused = [
             self.names.value(item.value.name)

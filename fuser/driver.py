@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from fuser import config
 from fuser.capture.backend import CompileContext
 from fuser.capture.from_fx import DataDependentSize, from_fx
 from fuser.codegen.generate import generate
@@ -27,7 +28,7 @@ from fuser.device import present_target
 from fuser.errors import InvalidArgument
 from fuser.ir.kernel import RegionKernels
 from fuser.ir.plan import FusionPlan
-from fuser.log import get_logger
+from fuser.log import get_logger, warn_once
 from fuser.passes.pipeline import plan_graph
 from fuser.runtime.executable import Executable, should_run_unfused
 
@@ -68,6 +69,12 @@ def compile_graph(
     except DataDependentSize as reason:
         get_logger("driver").info("graph %s runs unfused: %s", context.compile_id, reason)
         return Compiled(None, (), unfused(module), reason=str(reason))
+    except Exception as fault:
+        if config.check():
+            raise
+        # A fault of ours must not stop the user's program: their graph runs as eager would.
+        warn_once(("driver", context.compile_id), f"graph {context.compile_id} runs unfused: {fault}")
+        return Compiled(None, (), unfused(module), reason=str(fault))
     if should_run_unfused(plan.graph):
         return Compiled(plan, kernels, unfused(module), reason="no kernels on this device")
     executable = Executable(plan, kernels, host_program(plan, kernels), constants)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuser.ir.graph import Argument, Effect, Graph, Op, Operand, Output
+from fuser.ir.graph import Argument, Effect, Graph, Literal, Op, Operand, Output
 
 
 def merge_equal_ops(graph: Graph) -> Graph:
@@ -18,8 +18,10 @@ def merge_equal_ops(graph: Graph) -> Graph:
         if op.is_opaque or op.name in protected:
             kept.append(op)
             continue
-        key = (op.kind, op.operands, op.domain, op.reduced, op.keepdim, op.compute, op.attributes,
-               op.type)  # fmt: skip
+        # Spelled out, because 0.0 equals -0.0.
+        literals = tuple(repr(o.value) for o in op.operands if isinstance(o, Literal))
+        key = (op.kind, op.operands, literals, op.domain, op.reduced, op.keepdim, op.compute,
+               op.attributes, op.type)  # fmt: skip
         try:
             earlier = seen.setdefault(key, op.name)
         except TypeError:

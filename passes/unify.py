@@ -221,27 +221,33 @@ class _Unifier:
                 axes = parallel if self.is_per_row(index) else every
                 if not covers_once(index, op.domain, self.sizes, axes):
                     raise NoSpace(Reason.OUTPUT_NOT_COVERED, name)
-        self.check_reductions_read_once()
+        self.check_reads()
 
     def is_per_row(self, index: Index) -> bool:
         reduced = {axis.name for axis in self.axes if axis.is_reduced}
         return not any(affine.axes & reduced for affine in index)
 
-    def check_reductions_read_once(self) -> None:
-        """A reduction's result, and a stored value, is only there at the index it is computed at."""
-        for reader in self.ops.values():
-            for operand in reader.operands:
+    def check_reads(self) -> None:
+        """Every index at which a value is read is linear; after a reduction it is the value's own.
+
+        What waits for no reduction is computed again for a reader at another index.
+        """
+        waiting = list(self.index.items())
+        seen: set[object] = set()
+        while waiting:
+            name, index = waiting.pop()
+            for operand in self.ops[name].operands:
                 if not isinstance(operand, Argument) or operand.value not in self.ops:
                     continue
                 producer = self.ops[operand.value]
+                wanted = through(operand.map, index, self.sizes)
+                key = [a.key() for a in wanted]
                 if producer.name not in self.after_reduction:
-                    continue
-                wanted = through(operand.map, self.index[reader.name], self.sizes)
-                have = result_index(producer, self.index[producer.name])
-                if [a.key() for a in wanted] != [a.key() for a in have]:
-                    raise NoSpace(
-                        Reason.OTHER_SPACE, f"{reader.name} reads {producer.name} of another row"
-                    )
+                    if (producer.name, *key) not in seen:
+                        seen.add((producer.name, *key))
+                        waiting.append((producer.name, wanted))
+                elif key != [a.key() for a in result_index(producer, self.index[producer.name])]:
+                    raise NoSpace(Reason.OTHER_SPACE, f"{name} reads {producer.name} of another row")
 
 
 def _after_reduction(ops: Sequence[Op]) -> frozenset[str]:

@@ -174,6 +174,7 @@ def kernel_spec(
         grid=grid,
         configurations=configurations,
         extent=extent(work, pointers, extra),
+        checks_indices=any(is_gather(op) for op in work.ops),
     )
 
 

@@ -16,6 +16,10 @@ import torch
 from torch import Tensor
 
 
+# Subclasses may have no memory of their own: fake tensors, distributed ones.
+_WITH_ADDRESS = (Tensor, torch.nn.Parameter)
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Inputs that shared one storage at compilation; between them AOTAutograd set its guards."""
@@ -66,7 +70,7 @@ def overlap_check(
 
 def span(x: Tensor) -> tuple[int, int]:
     """The first address of a tensor's elements and the one after the last."""
-    if x.numel() == 0:
+    if x.numel() == 0 or type(x) not in _WITH_ADDRESS:
         return 0, 0
     start = x.data_ptr()
     if x.is_contiguous():

@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 import torch
 from torch import fx
-from torch._dynamo import disable
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.utils import flatten_graph_inputs
-from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import CompileContext as DynamoContext
 from torch._guards import TracingContext
@@ -28,6 +28,7 @@ from fuser.capture import second_order
 from fuser.capture.aliasing import overlap_check
 from fuser.capture.decompositions import decompositions
 from fuser.capture.registry import GraphRecord, current_caller
+from fuser.capture.second_order import untraced
 from fuser.errors import FuserError
 from fuser.log import get_logger, warn_once
 
@@ -90,7 +91,7 @@ class Backend:
         mode: str | None = None,
     ) -> Callable[..., Any]:
         if any(isinstance(x, (list, tuple, dict)) for x in example_inputs):
-            return flatten_graph_inputs(module, example_inputs, self)  # type: ignore[no-any-return]
+            return flatten_graph_inputs(module, example_inputs, self)
         given = {**self._options, **(options or {})}
         if mode is not None:
             given["mode"] = mode
@@ -127,7 +128,9 @@ class _Compilation:
                 self.module,
                 self.inputs,
                 fw_compiler=self.forward,
-                bw_compiler=self.backward,
+                # The backward is compiled when it first runs, possibly inside compiled Python:
+                # neither the compiler nor what it returns may be traced.
+                bw_compiler=untraced(self.backward),
                 inference_compiler=self.inference,
                 decompositions=decompositions(),
                 partition_fn=min_cut_rematerialization_partition,
@@ -158,6 +161,11 @@ class _Compilation:
         first = self.owned[0] if self.owned else None
         overlaps = overlap_check(self.inputs, self.written, self.owned)
         again = self.again
+        passing = [
+            k
+            for k, x in enumerate(self.inputs)
+            if isinstance(x, torch.Tensor) and k not in set(self.owned)
+        ]
 
         def call(*inputs: Any) -> Any:
             if first is not None and id(inputs[first]) not in seen:
@@ -166,34 +174,32 @@ class _Compilation:
                 return eager(*inputs)
             outputs = compiled(*inputs)
             if again:
-                second_order.attach(eager, inputs, outputs)
+                second_order.attach(eager, inputs, passing, outputs)
             return outputs
 
         # Without parameters nothing above refers to the record, which lives as long as this.
         call.fuser_record = record  # type: ignore[attr-defined]
         return call
 
-    def inference(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Runner:
+    def inference(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Runner:
         self.written = _written_inputs(_metadata(), len(self.inputs))
-        return self.phase("inference", module, inputs)
+        return self.phase("inference", gm, example_inputs)
 
-    def forward(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Runner:
+    def forward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Runner:
         metadata = _metadata()
         self.written = _written_inputs(metadata, len(self.inputs))
         self.again = second_order.can_differentiate_again(self.module, metadata)
-        return self.phase("forward", module, inputs)
+        return self.phase("forward", gm, example_inputs)
 
-    def backward(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Runner:
-        # The backward is compiled when it first runs, possibly inside compiled Python code:
-        # neither the compiler nor what it returns may be traced.
-        reason = "fuser's backward"
-        compiler = disable(self.phase, reason=reason)
-        return disable(compiler("backward", module, inputs), reason=reason)  # type: ignore[no-any-return]
+    def backward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Runner:
+        runner = self.phase("backward", gm, example_inputs)
+        return untraced(runner)
 
     def phase(self, phase: Phase, module: fx.GraphModule, inputs: Sequence[Any]) -> Runner:
         if self.index is None:  # not earlier: Dynamo may trace again before anything is compiled
             self.index = next(self.indices)
         context = CompileContext(phase, self.index, self.compile_id, self.options, self.record)
+        _name_copies(module)
         try:
             result = self.compile_graph(module, inputs, context)
         except Exception as error:
@@ -202,10 +208,19 @@ class _Compilation:
         return _boxed(result)
 
 
+def _name_copies(module: fx.GraphModule) -> None:
+    """Tracing calls the copy of a constant `lift_fresh_copy`; it is a clone like any other."""
+    for node in module.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.lift_fresh_copy.default
+    ):
+        node.target = torch.ops.aten.clone.default
+    module.recompile()
+
+
 def _boxed(result: Any) -> Runner:
     """With AOTAutograd's mark that it takes a list, which it may empty to free its inputs."""
     if isinstance(result, torch.nn.Module):
-        return make_boxed_func(result.forward)  # type: ignore[no-any-return]
+        return make_boxed_func(result.forward)
     if getattr(result, "_boxed_call", False):
         return result  # type: ignore[no-any-return]
 

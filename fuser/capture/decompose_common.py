@@ -6,11 +6,15 @@ must round at the latter. `rule` marks a decomposition so that every cast traced
 of the first kind.
 """
 
+# mypy: disable-error-code="no-any-return"
+# (`torch.ops` is untyped, so a call of an aten op is Any to the type checker)
+
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -45,6 +49,10 @@ def rule(function: Rule) -> Rule:
             _nesting.depth -= 1
 
     return run
+
+
+def as_rules(functions: Mapping[Any, Rule]) -> Mapping[Any, Rule]:
+    return MappingProxyType({target: rule(function) for target, function in functions.items()})
 
 
 def inside_rule() -> bool:

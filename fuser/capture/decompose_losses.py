@@ -4,17 +4,19 @@ In: the arguments of the aten call. Out: pointwise ops, gathers and sums in floa
 inputs, rounded once at the end as eager's kernels do.
 """
 
+# mypy: disable-error-code="no-any-return"
+# (`torch.ops` is untyped, so a call of an aten op is Any to the type checker)
+
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fuser.capture.decompose_common import (
-    Rule,
+    as_rules,
     aten,
     average,
     axes,
@@ -22,7 +24,6 @@ from fuser.capture.decompose_common import (
     constant,
     contiguous,
     prims,
-    rule,
     total,
     unsqueeze_to,
     wide,
@@ -57,9 +58,7 @@ def _distance_loss(forward: Callable[..., Tensor], backward: Callable[..., Tenso
         a, b, dtype = _wide_pair(x, target)
         return _reduced(forward(aten.sub.Tensor(a, b), *options), reduction, dtype)
 
-    def grad(
-        g: Tensor, x: Tensor, target: Tensor, reduction: int, *options: float
-    ) -> Tensor:
+    def grad(g: Tensor, x: Tensor, target: Tensor, reduction: int, *options: float) -> Tensor:
         a, b, dtype = _wide_pair(x, target)
         slope = backward(aten.sub.Tensor(a, b), *options)
         return cast(contiguous(aten.mul.Tensor(slope, _spread(g, x, reduction))), dtype)
@@ -118,7 +117,7 @@ def nll_forward(
     x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int
 ) -> tuple[Tensor, Tensor]:
     if x.dim() < 2:
-        return NotImplemented  # type: ignore[no-any-return]
+        return NotImplemented
     counts, classes, weights = _targets(x, target, weight, ignored)
     picked = aten.gather.default(x, 1, aten.unsqueeze.default(classes, 1))
     loss = aten.neg.default(wide(aten.squeeze.dim(picked, 1)))
@@ -164,20 +163,17 @@ def nll_backward(
     return cast(aten.where.self(hit, aten.unsqueeze.default(slope, 1), zero), x.dtype)
 
 
-RULES: Mapping[Any, Rule] = MappingProxyType(
+RULES = as_rules(
     {
-        target: rule(function)
-        for target, function in {
-            aten.mse_loss.default: mse,
-            aten.mse_loss_backward.default: mse_backward,
-            aten.smooth_l1_loss.default: smooth_l1,
-            aten.smooth_l1_loss_backward.default: smooth_l1_backward,
-            aten.huber_loss.default: huber,
-            aten.huber_loss_backward.default: huber_backward,
-            aten.nll_loss_forward.default: nll_forward,
-            aten.nll_loss_backward.default: nll_backward,
-            aten.nll_loss2d_forward.default: nll_forward,
-            aten.nll_loss2d_backward.default: nll_backward,
-        }.items()
+        aten.mse_loss.default: mse,
+        aten.mse_loss_backward.default: mse_backward,
+        aten.smooth_l1_loss.default: smooth_l1,
+        aten.smooth_l1_loss_backward.default: smooth_l1_backward,
+        aten.huber_loss.default: huber,
+        aten.huber_loss_backward.default: huber_backward,
+        aten.nll_loss_forward.default: nll_forward,
+        aten.nll_loss_backward.default: nll_backward,
+        aten.nll_loss2d_forward.default: nll_forward,
+        aten.nll_loss2d_backward.default: nll_backward,
     }
 )

@@ -6,24 +6,25 @@ ops, and results in eager's element type and layout. The backward passes are wri
 or turn into a symbolic float, and no per-channel coefficients that cancel.
 """
 
+# mypy: disable-error-code="no-any-return"
+# (`torch.ops` is untyped, so a call of an aten op is Any to the type checker)
+
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fuser.capture.decompose_common import (
-    Rule,
+    as_rules,
     aten,
     average,
     cast,
     contiguous,
     count,
     like_input_format,
-    rule,
     total,
     unsqueeze_to,
     wide,
@@ -115,7 +116,7 @@ def rms_norm(
     x: Tensor, shape: Sequence[int], weight: Optional, eps: float | None
 ) -> tuple[Tensor, Tensor]:
     if x.is_complex():
-        return NotImplemented  # type: ignore[no-any-return]
+        return NotImplemented
     _, inner = _split(x, shape)
     values = wide(x)
     square = average(aten.mul.Tensor(values, values), inner, True)
@@ -197,9 +198,7 @@ def group_norm_backward(
     g, values = _grouped(wide(grad), groups), _grouped(wide(x), groups)
     rank = values.dim()
     statistic = [n, groups] + [1] * (rank - 2)
-    centre, scale = (
-        cast(aten.view.default(s, statistic), values.dtype) for s in (mean, rstd)
-    )
+    centre, scale = (cast(aten.view.default(s, statistic), values.dtype) for s in (mean, rstd))
     x_hat = aten.mul.Tensor(aten.sub.Tensor(values, centre), scale)
     outer = [0, *range(3, rank)]
     dx = dw = db = None
@@ -367,23 +366,20 @@ def batch_norm_backward_with_reserve(*arguments: Any) -> Grads:
     return batch_norm_backward(*arguments[:-1])
 
 
-RULES: Mapping[Any, Rule] = MappingProxyType(
+RULES = as_rules(
     {
-        target: rule(function)
-        for target, function in {
-            aten.native_layer_norm.default: layer_norm,
-            aten.native_layer_norm_backward.default: layer_norm_backward,
-            aten._fused_rms_norm.default: rms_norm,
-            aten._fused_rms_norm_backward.default: rms_norm_backward,
-            aten.native_group_norm.default: group_norm,
-            aten.native_group_norm_backward.default: group_norm_backward,
-            aten._native_batch_norm_legit_functional.default: batch_norm_functional,
-            aten._native_batch_norm_legit.no_stats: batch_norm_without_statistics,
-            aten._native_batch_norm_legit_no_training.default: batch_norm_inference,
-            aten.native_batch_norm_backward.default: batch_norm_backward,
-            aten._batch_norm_with_update_functional.default: batch_norm_with_update,
-            aten._batch_norm_no_update.default: batch_norm_no_update,
-            aten.batch_norm_backward.default: batch_norm_backward_with_reserve,
-        }.items()
+        aten.native_layer_norm.default: layer_norm,
+        aten.native_layer_norm_backward.default: layer_norm_backward,
+        aten._fused_rms_norm.default: rms_norm,
+        aten._fused_rms_norm_backward.default: rms_norm_backward,
+        aten.native_group_norm.default: group_norm,
+        aten.native_group_norm_backward.default: group_norm_backward,
+        aten._native_batch_norm_legit_functional.default: batch_norm_functional,
+        aten._native_batch_norm_legit.no_stats: batch_norm_without_statistics,
+        aten._native_batch_norm_legit_no_training.default: batch_norm_inference,
+        aten.native_batch_norm_backward.default: batch_norm_backward,
+        aten._batch_norm_with_update_functional.default: batch_norm_with_update,
+        aten._batch_norm_no_update.default: batch_norm_no_update,
+        aten.batch_norm_backward.default: batch_norm_backward_with_reserve,
     }
 )

@@ -4,11 +4,13 @@ In: the arguments of the aten call. Out: sum, amax, amin, argmax, any, all, prod
 accumulated in float32 for half inputs, results in eager's element type and layout.
 """
 
+# mypy: disable-error-code="no-any-return"
+# (`torch.ops` is untyped, so a call of an aten op is Any to the type checker)
+
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from fuser.capture.decompose_common import (
     Rule,
+    as_rules,
     aten,
     average,
     axes,
@@ -24,7 +27,6 @@ from fuser.capture.decompose_common import (
     contiguous,
     count,
     is_empty,
-    rule,
     total,
     wide,
 )
@@ -39,6 +41,11 @@ def _accumulator(x: Tensor, dtype: torch.dtype | None) -> tuple[torch.dtype, tor
     return out if out.is_floating_point or out.is_complex else torch.int64, out
 
 
+def _truth(x: Tensor) -> Tensor:
+    """Booleans, because "any" and "all" of bytes are bytes."""
+    return x if x.dtype is torch.bool else aten.ne.Scalar(x, 0)
+
+
 # torch's entries keep `dtype=` on the reduction and leave bool sums to a kernel that cannot add
 # bools. Here casts stand alone, integers are summed in int64, and a bool sum (product) is the
 # "any" ("all") that eager computes.
@@ -48,7 +55,7 @@ def sum_dims(
     inner, out = _accumulator(x, dtype)
     reduced = axes(x, dims)
     if out is torch.bool:
-        return aten.any.dims(x, reduced, keepdim)
+        return aten.any.dims(_truth(x), reduced, keepdim)
     if inner == out == x.dtype and dims == reduced and dtype is None:
         return NotImplemented
     return cast(total(cast(x, inner), reduced, keepdim), out)
@@ -63,7 +70,7 @@ def prod_dim(
 ) -> Tensor:
     inner, out = _accumulator(x, dtype)
     if out is torch.bool:
-        return aten.all.dims(x, axes(x, dim), keepdim)
+        return aten.all.dims(_truth(x), axes(x, dim), keepdim)
     if inner == out == x.dtype and dtype is None:
         return NotImplemented
     return cast(aten.prod.dim_int(cast(x, inner), dim, keepdim), out)
@@ -72,7 +79,7 @@ def prod_dim(
 def prod_all(x: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
     inner, out = _accumulator(x, dtype)
     if out is torch.bool:
-        return aten.all.dims(x, axes(x, None))
+        return aten.all.dims(_truth(x), axes(x, None))
     if inner == out == x.dtype and dtype is None:
         return NotImplemented
     return cast(aten.prod.default(cast(x, inner)), out)
@@ -122,7 +129,7 @@ def var_mean(
     x: Tensor, dims: Dims = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     if x.is_complex():
-        return NotImplemented  # type: ignore[no-any-return]
+        return NotImplemented
     variance, mean = moments(wide(x), dims, correction, keepdim)
     return cast(variance, x.dtype), cast(mean, x.dtype)
 
@@ -138,7 +145,7 @@ def std_mean(
     x: Tensor, dims: Dims = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     if x.is_complex():
-        return NotImplemented  # type: ignore[no-any-return]
+        return NotImplemented
     variance, mean = moments(wide(x), dims, correction, keepdim)
     return cast(aten.sqrt.default(variance), x.dtype), cast(mean, x.dtype)
 
@@ -296,38 +303,35 @@ def log_softmax_backward(
     return cast(contiguous(aten.sub.Tensor(g, share)), input_dtype)
 
 
-RULES: Mapping[Any, Rule] = MappingProxyType(
+RULES = as_rules(
     {
-        target: rule(function)
-        for target, function in {
-            aten.sum.default: sum_all,
-            aten.sum.dim_IntList: sum_dims,
-            aten.prod.default: prod_all,
-            aten.prod.dim_int: prod_dim,
-            aten.mean.default: mean_all,
-            aten.mean.dim: mean_dims,
-            aten.var.correction: var,
-            aten.var_mean.correction: var_mean,
-            aten.std.correction: std,
-            aten.std_mean.correction: std_mean,
-            aten.max.default: max_all,
-            aten.max.dim: max_dim,
-            aten.min.default: min_all,
-            aten.min.dim: min_dim,
-            aten.aminmax.default: aminmax,
-            aten.logsumexp.default: logsumexp,
-            aten.linalg_vector_norm.default: vector_norm,
-            aten.norm.Scalar: norm,
-            aten.norm.ScalarOpt_dim: norm,
-            aten.norm.ScalarOpt_dtype: norm,
-            aten.norm.ScalarOpt_dim_dtype: norm,
-            aten.count_nonzero.default: count_nonzero,
-            aten.count_nonzero.dim_IntList: count_nonzero,
-            aten._softmax.default: softmax,
-            aten._log_softmax.default: log_softmax,
-            aten._safe_softmax.default: safe_softmax,
-            aten._softmax_backward_data.default: softmax_backward,
-            aten._log_softmax_backward_data.default: log_softmax_backward,
-        }.items()
+        aten.sum.default: sum_all,
+        aten.sum.dim_IntList: sum_dims,
+        aten.prod.default: prod_all,
+        aten.prod.dim_int: prod_dim,
+        aten.mean.default: mean_all,
+        aten.mean.dim: mean_dims,
+        aten.var.correction: var,
+        aten.var_mean.correction: var_mean,
+        aten.std.correction: std,
+        aten.std_mean.correction: std_mean,
+        aten.max.default: max_all,
+        aten.max.dim: max_dim,
+        aten.min.default: min_all,
+        aten.min.dim: min_dim,
+        aten.aminmax.default: aminmax,
+        aten.logsumexp.default: logsumexp,
+        aten.linalg_vector_norm.default: vector_norm,
+        aten.norm.Scalar: norm,
+        aten.norm.ScalarOpt_dim: norm,
+        aten.norm.ScalarOpt_dtype: norm,
+        aten.norm.ScalarOpt_dim_dtype: norm,
+        aten.count_nonzero.default: count_nonzero,
+        aten.count_nonzero.dim_IntList: count_nonzero,
+        aten._softmax.default: softmax,
+        aten._log_softmax.default: log_softmax,
+        aten._safe_softmax.default: safe_softmax,
+        aten._softmax_backward_data.default: softmax_backward,
+        aten._log_softmax_backward_data.default: log_softmax_backward,
     }
 )

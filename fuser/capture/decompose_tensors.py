@@ -4,26 +4,31 @@ In: the arguments of the aten call. Out: views (slice, select, expand), borders 
 and pointwise ops, so that none of these calls remains as work of its own.
 """
 
+# mypy: disable-error-code="no-any-return"
+# (`torch.ops` is untyped, so a call of an aten op is Any to the type checker)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from fuser.capture.decompose_common import (
     Rule,
+    as_rules,
     aten,
     axes,
     cast,
     constant,
     is_contiguous,
     is_empty,
-    rule,
+    prims,
     same_layout,
     total,
+    unsqueeze_to,
     user_cast,
     wide,
 )
@@ -186,6 +191,42 @@ def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
     return same_layout(aten.where.self(mask, filler, x), x)
 
 
+# Writing one element a row, as the gradients of max and gather do, is a comparison with the
+# position: pointwise, where a scatter is a fill and a kernel of its own.
+def _hits(x: Tensor, dim: int, index: Tensor) -> Tensor | None:
+    if x.dim() == 0 or index.dim() != x.dim():
+        return None
+    dim = dim % x.dim()
+    for k, (size, given) in enumerate(zip(x.shape, index.shape, strict=True)):
+        if not guard_or_false(given == (1 if k == dim else size)):
+            return None
+    places = prims.iota.default(
+        x.shape[dim], start=0, step=1, dtype=index.dtype, device=x.device, requires_grad=False
+    )
+    return aten.eq.Tensor(unsqueeze_to(places, x.dim(), dim), index)
+
+
+def scatter(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    hits = _hits(x, dim, index)
+    if hits is None or source.shape != index.shape:
+        return NotImplemented
+    return same_layout(aten.where.self(hits, source, x), x)
+
+
+def scatter_value(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    hits = _hits(x, dim, index)
+    if hits is None:
+        return NotImplemented
+    return same_layout(aten.where.self(hits, constant(value, x), x), x)
+
+
+def scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    hits = _hits(x, dim, index)
+    if hits is None or source.shape != index.shape:
+        return NotImplemented
+    return aten.add.Tensor(x, aten.where.self(hits, source, constant(0, source)))
+
+
 def reverse_subtract(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
     return aten.sub.Tensor(other, x, alpha=alpha)
 
@@ -242,41 +283,41 @@ def dot(x: Tensor, other: Tensor) -> Tensor:
     return cast(total(product, axes(product, None)), x.dtype)
 
 
-RULES: Mapping[Any, Rule] = MappingProxyType(
+RULES = as_rules(
     {
-        target: rule(function)
-        for target, function in {
-            aten.split.Tensor: split,
-            aten.split_with_sizes.default: split_sizes,
-            aten.unsafe_split.Tensor: split,
-            aten.unsafe_split_with_sizes.default: split_sizes,
-            aten.unbind.int: unbind,
-            aten.stack.default: stack,
-            aten.repeat.default: repeat,
-            aten.roll.default: roll,
-            aten.zeros.default: _filled(0),
-            aten.ones.default: _filled(1),
-            aten.new_zeros.default: _new_filled(0),
-            aten.new_ones.default: _new_filled(1),
-            aten.new_full.default: new_full,
-            aten.full_like.default: full_like,
-            aten.zeros_like.default: _filled_like(0),
-            aten.ones_like.default: _filled_like(1),
-            aten.fill.Scalar: fill,
-            aten.fill.Tensor: fill_tensor,
-            aten.zero.default: zero,
-            aten.copy.default: copy,
-            aten.masked_fill.Scalar: masked_fill,
-            aten.masked_fill.Tensor: masked_fill,
-            aten.rsub.Scalar: reverse_subtract,
-            aten.rsub.Tensor: reverse_subtract,
-            aten.floor_divide.default: floor_divide,
-            aten.floor_divide.Scalar: floor_divide,
-            aten.pow.Tensor_Scalar: power,
-            aten.native_dropout_backward.default: dropout_backward,
-            aten.mv.default: matrix_vector,
-            aten.addmv.default: add_matrix_vector,
-            aten.dot.default: dot,
-        }.items()
+        aten.split.Tensor: split,
+        aten.split_with_sizes.default: split_sizes,
+        aten.unsafe_split.Tensor: split,
+        aten.unsafe_split_with_sizes.default: split_sizes,
+        aten.unbind.int: unbind,
+        aten.stack.default: stack,
+        aten.repeat.default: repeat,
+        aten.roll.default: roll,
+        aten.zeros.default: _filled(0),
+        aten.ones.default: _filled(1),
+        aten.new_zeros.default: _new_filled(0),
+        aten.new_ones.default: _new_filled(1),
+        aten.new_full.default: new_full,
+        aten.full_like.default: full_like,
+        aten.zeros_like.default: _filled_like(0),
+        aten.ones_like.default: _filled_like(1),
+        aten.fill.Scalar: fill,
+        aten.fill.Tensor: fill_tensor,
+        aten.zero.default: zero,
+        aten.copy.default: copy,
+        aten.masked_fill.Scalar: masked_fill,
+        aten.masked_fill.Tensor: masked_fill,
+        aten.scatter.src: scatter,
+        aten.scatter.value: scatter_value,
+        aten.scatter_add.default: scatter_add,
+        aten.rsub.Scalar: reverse_subtract,
+        aten.rsub.Tensor: reverse_subtract,
+        aten.floor_divide.default: floor_divide,
+        aten.floor_divide.Scalar: floor_divide,
+        aten.pow.Tensor_Scalar: power,
+        aten.native_dropout_backward.default: dropout_backward,
+        aten.mv.default: matrix_vector,
+        aten.addmv.default: add_matrix_vector,
+        aten.dot.default: dot,
     }
 )

@@ -6,6 +6,9 @@ scans, scatters, and everything that draws random numbers (so that eager's strea
 Entries of torch are taken where they are exact; ours replace the rest and say why.
 """
 
+# mypy: disable-error-code="no-any-return"
+# (`torch.ops` is untyped, so a call of an aten op is Any to the type checker)
+
 from __future__ import annotations
 
 import functools
@@ -20,9 +23,9 @@ from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 
 from fuser.capture import (
+    decompose_foreach,
     decompose_losses,
     decompose_norms,
-    decompose_optimizers,
     decompose_reductions,
     decompose_tensors,
 )
@@ -40,9 +43,10 @@ _FROM_TORCH: tuple[str, ...] = (
     "rrelu_with_noise_backward", "selu", "sigmoid_backward", "silu", "silu_backward", "softplus",
     "softplus_backward", "softshrink", "tanh_backward", "threshold", "threshold_backward",
     # compound arithmetic
-    "addcdiv", "addcmul", "addr", "deg2rad", "dist", "frac", "heaviside", "isneginf", "isposinf", "lerp",
-    "logaddexp", "logaddexp2", "logit", "logit_backward", "mvlgamma", "nan_to_num", "nansum",
-    "rad2deg", "sgn", "sinc", "special_entr", "special_log_ndtr", "special_xlog1py", "xlogy",
+    "addcdiv", "addcmul", "addr", "deg2rad", "dist", "frac", "heaviside", "isneginf", "isposinf",
+    "lerp", "logaddexp", "logaddexp2", "logit", "logit_backward", "mvlgamma", "nan_to_num",
+    "nansum", "rad2deg", "sgn", "sinc", "special_entr", "special_log_ndtr", "special_xlog1py",
+    "xlogy",
     # losses without a reduction in half
     "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits",
     "soft_margin_loss", "soft_margin_loss_backward",
@@ -65,7 +69,7 @@ _OWN: tuple[Mapping[Any, Callable[..., Any]], ...] = (
     decompose_norms.RULES,
     decompose_losses.RULES,
     decompose_tensors.RULES,
-    decompose_optimizers.RULES,
+    decompose_foreach.RULES,
 )
 
 

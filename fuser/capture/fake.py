@@ -152,7 +152,7 @@ def capture_graph(
 ) -> list[Captured]:
     """The graph of one call without gradients: `[(graph, example inputs, context)]`.
 
-    Empty when the call computes nothing with tensors. `dynamic` is that of `torch.compile`.
+    Empty when there is nothing to compile. `dynamic` is that of `torch.compile`.
     """
     captured: list[Captured] = []
 
@@ -161,7 +161,7 @@ def capture_graph(
         return module
 
     fake_model, fake_args, fake_kwargs, mode = fake_program(model, args, kwargs)
-    compiled = torch.compile(
+    compiled: Any = torch.compile(
         _own_function(fake_model),
         backend=Backend(record, name="fuser_capture", fall_back=False),
         fullgraph=True,
@@ -211,9 +211,7 @@ def _raised_by_itself(
 def _capture_error(error: Exception, raised: Exception | None) -> CaptureError:
     if raised is not None:
         reason = f"{type(raised).__name__}: {raised}"
-        return CaptureError(
-            reason=reason, problem="model-raised", source_line=_source_line(raised)
-        )
+        return CaptureError(reason=reason, problem="model-raised", source_line=_source_line(raised))
     # Dynamo's message goes on with an explanation, which helps, and advice on its own switches.
     head = str(error).partition("Developer debug context")[0].partition("Hint:")[0]
     reason = ". ".join(line.strip().rstrip(".") for line in head.splitlines() if line.strip())

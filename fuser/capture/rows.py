@@ -93,6 +93,8 @@ def _pointwise(spec: OpSpec, named: Mapping[str, Any], result: Value) -> Row | s
             return f"operand {name} is {given!r}"
         else:
             operands.append(Literal(given))
+    if spec.by_spacing and result.type.dtype.is_half:
+        return f"depends on the spacing of {result.type.dtype.value} numbers"
     compute = compute_type(spec, operands, result)
     if compute is DType.BOOL and not spec.bool_expression:
         return "arithmetic on booleans"

@@ -3,19 +3,26 @@
 In: a graph as Dynamo captured it, and the outputs of its compiled forward. Out: a hook on their
 gradient node. When a gradient is taken with `create_graph=True`, the hook differentiates the
 captured graph itself, in eager, so that the result can be differentiated again. First-order
-training pays for the hook and nothing else: inputs are held weakly.
+training pays for the hook and nothing else: its inputs are held weakly.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
 
-Hook = Callable[[tuple[Any, ...], tuple[Any, ...]], Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def untraced(function: Function) -> Function:
+    """`function` and what it calls, kept from Dynamo also inside of compiled Python."""
+    wrapped: Any = torch.compiler.disable  # untyped
+    return wrapped(function, reason="part of fuser")  # type: ignore[no-any-return]
 
 
 def can_differentiate_again(module: fx.GraphModule, metadata: Any) -> bool:
@@ -37,56 +44,26 @@ def _is_random(node: fx.Node) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
-def attach(eager: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Let the gradient node of `outputs` be differentiated in turn."""
+def attach(
+    eager: Callable[..., Any],
+    inputs: Sequence[Any],
+    passing: Sequence[int],
+    outputs: Sequence[Any],
+) -> None:
+    """Let the gradient node of `outputs` be differentiated in turn.
+
+    `passing` are the positions of the tensors that may die before the backward, which is not to
+    keep them: all but parameters and buffers.
+    """
     for output in outputs:
         node = getattr(output, "grad_fn", None)
         if node is not None:
-            node.register_hook(_differentiable(eager, inputs, outputs))
+            held = list(inputs)
+            for k in passing:
+                held[k] = _Held(inputs[k])
+            count = sum(isinstance(x, torch.Tensor) for x in outputs)
+            node.register_hook(functools.partial(_hook, eager, held, count))
             return
-
-
-def _differentiable(
-    eager: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]
-) -> Hook:
-    held = [_Held(x) if isinstance(x, torch.Tensor) else x for x in inputs]
-    count = sum(isinstance(x, torch.Tensor) for x in outputs)
-
-    def hook(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> Any:
-        if not torch.is_grad_enabled():  # the usual case: no create_graph
-            return None
-        actual = [x.get() if isinstance(x, _Held) else x for x in held]
-        tensors = [x for x in actual if isinstance(x, torch.Tensor)]
-        lost = any(x is None and isinstance(h, _Held) for x, h in zip(actual, held, strict=True))
-        if lost or len(grad_inputs) != len(tensors) or len(grad_outputs) < count:
-            return None  # AOTAutograd's own refusal stands
-        results = [x for x in eager(*actual) if isinstance(x, torch.Tensor)]
-        pairs = [
-            (result, grad)
-            for result, grad in zip(results, grad_outputs[:count], strict=True)
-            if result.requires_grad and grad is not None
-        ]
-        wanted = [
-            k
-            for k, (x, grad) in enumerate(zip(tensors, grad_inputs, strict=True))
-            if x.requires_grad and grad is not None
-        ]
-        if not pairs or not wanted:
-            return None
-        found = torch.autograd.grad(
-            [result for result, _ in pairs],
-            [tensors[k] for k in wanted],
-            [grad for _, grad in pairs],
-            create_graph=True,
-            allow_unused=True,
-        )
-        replaced = list(grad_inputs)
-        for k, grad in zip(wanted, found, strict=True):
-            if grad is not None:
-                replaced[k] = grad
-        return tuple(replaced)
-
-    return hook
 
 
 class _Held:
@@ -101,3 +78,56 @@ class _Held:
     def get(self) -> torch.Tensor | None:
         x = self.reference()
         return x if x is not None and x._version == self.version else None
+
+
+def _hook(
+    eager: Callable[..., Any],
+    held: Sequence[Any],
+    count: int,
+    grad_inputs: tuple[Any, ...],
+    grad_outputs: tuple[Any, ...],
+) -> Any:
+    """The gradients of the inputs, with a history; None leaves AOTAutograd's in place."""
+    if not torch.is_grad_enabled():  # the usual case: no create_graph
+        return None
+    return _differentiate(eager, held, count, grad_inputs, grad_outputs)
+
+
+@untraced
+def _differentiate(
+    eager: Callable[..., Any],
+    held: Sequence[Any],
+    count: int,
+    grad_inputs: tuple[Any, ...],
+    grad_outputs: tuple[Any, ...],
+) -> Any:
+    actual = [x.get() if isinstance(x, _Held) else x for x in held]
+    tensors = [x for x in actual if isinstance(x, torch.Tensor)]
+    lost = any(x is None and isinstance(h, _Held) for x, h in zip(actual, held, strict=True))
+    if lost or len(grad_inputs) != len(tensors) or len(grad_outputs) < count:
+        return None
+    results = [x for x in eager(*actual) if isinstance(x, torch.Tensor)]
+    pairs = [
+        (result, grad)
+        for result, grad in zip(results, grad_outputs[:count], strict=True)
+        if result.requires_grad and grad is not None
+    ]
+    wanted = [
+        k
+        for k, (x, grad) in enumerate(zip(tensors, grad_inputs, strict=True))
+        if x.requires_grad and grad is not None
+    ]
+    if not pairs or not wanted:
+        return None
+    found = torch.autograd.grad(
+        [result for result, _ in pairs],
+        [tensors[k] for k in wanted],
+        [grad for _, grad in pairs],
+        create_graph=True,
+        allow_unused=True,
+    )
+    replaced = list(grad_inputs)
+    for k, grad in zip(wanted, found, strict=True):
+        if grad is not None:
+            replaced[k] = grad
+    return tuple(replaced)

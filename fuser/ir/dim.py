@@ -57,10 +57,10 @@ def total(dims: Iterable[Dim]) -> Dim:
 
 def divide(numerator: Dim, denominator: Dim) -> Dim | None:
     """The exact quotient, or None where it is not known to be a whole number."""
+    if denominator == 0:
+        return None
     if isinstance(numerator, int) and isinstance(denominator, int):
-        if denominator == 0 or numerator % denominator:
-            return None
-        return numerator // denominator
+        return None if numerator % denominator else numerator // denominator
     return _divide_symbolic(sympy.sympify(numerator), sympy.sympify(denominator))
 
 

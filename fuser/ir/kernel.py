@@ -50,7 +50,8 @@ class KernelSpec:
 
     `key` is a digest of the program without its names and comments: kernels that do the same for
     different layers share one, and so one compilation. `extent` is the largest element offset the kernel may form: at 2**31 and above it is compiled with
-    64-bit indices. `constexprs` are further compile-time arguments with fixed values.
+    64-bit indices. `checks_indices` asks for
+    device-side assertions. `constexprs` are further compile-time arguments with fixed values.
     """
 
     name: str
@@ -60,6 +61,7 @@ class KernelSpec:
     grid: tuple[GridAxis, ...]
     configurations: tuple[Configuration, ...]
     extent: Dim
+    checks_indices: bool = False
     constexprs: tuple[tuple[str, int], ...] = ()
 
 

@@ -43,7 +43,8 @@ class OpSpec:
     `keeps` lists operands that are conditions, not of the computation's type. `weight` is arithmetic
     operations an element, a special function counting as its instruction count on the vector unit.
     `bool_expression` replaces the expression where the computation is on booleans; a row without
-    one stays opaque there unless it compares.
+    one stays opaque there unless it compares. A row whose result depends on the spacing of its type's
+    numbers (`by_spacing`) stays opaque for the half types, which kernels hold as float32.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class OpSpec:
     requires: tuple[tuple[str, Any], ...] = ()
     keeps: tuple[int, ...] = ()
     bool_expression: str = ""
+    by_spacing: bool = False
 
 
 def _unary(kind: str, expression: str = "", weight: int = 1, **fields: Any) -> OpSpec:
@@ -119,8 +121,9 @@ _ARITHMETIC = (
     _binary("atan2", "fn.atan2({0}, {1})", weight=24, promotion=_INT),
     _binary("hypot", "fn.hypot({0}, {1})", weight=10),
     _binary("copysign", "fn.copysign({0}, {1})", promotion=_INT),
-    _binary("nextafter", "fn.nextafter({0}, {1})", weight=4, promotion=Promotion.NO_OPMATH),
-    _unary("neg", "-{0}"),
+    _binary("nextafter", "fn.nextafter({0}, {1})", weight=4, promotion=Promotion.NO_OPMATH,
+            by_spacing=True),
+    _unary("neg"),
     _unary("abs"),
     _unary("sign", "fn.sign({0})", weight=2),
     _unary("reciprocal", weight=8, promotion=_INT),
@@ -141,7 +144,7 @@ _FUNCTIONS = (
     *(_special(kind) for kind in (
         "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin",
         "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc",
-        "erfinv", "lgamma", "digamma", "sigmoid",
+        "erfinv", "lgamma", "sigmoid",
     )),
     _unary("sqrt", weight=8, promotion=_INT),
     _unary("rsqrt", weight=8, promotion=_INT),

@@ -182,7 +182,7 @@ def regroup(linear: Affine, shape: Shape, sizes: Mapping[str, Dim]) -> Index:
             if quotient is None:
                 raise NotLinear(f"offset {offset} is not a multiple of {inner}")
             digit_offset, offset = quotient, 0
-        elif offset != 0:
+        elif offset != 0 and divide(offset, outer) is None:
             if not (isinstance(offset, int) and isinstance(outer, int) and isinstance(inner, int)):
                 raise NotLinear(f"offset {offset} in a reshape of symbolic size")
             digit_offset = (offset % outer) // inner

@@ -17,6 +17,7 @@ __all__ = [
     "bitwise_not",
     "bitwise_or",
     "bitwise_xor",
+    "check_index",
     "convert",
     "float_to_int",
     "logical_and",
@@ -120,6 +121,12 @@ def where(condition, x, y):
     """torch.where"""
     x, y = operands(x, y)
     return tl.where(condition != 0, x, y)
+
+
+@triton.jit
+def check_index(is_inside, is_wanted):
+    """IndexError: a device-side assertion that every wanted lane's index is inside its tensor"""
+    tl.device_assert(is_inside | (is_wanted == 0), "index out of range")
 
 
 # **** casts ****

@@ -7,6 +7,8 @@ A kernel that cannot be compiled is an event and not an error: its region runs u
 
 from __future__ import annotations
 
+import hashlib
+import linecache
 import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +27,7 @@ from fuser.runtime.launcher import Launcher
 from fuser.runtime.sizes import number_at, shape_at, symbol_values
 from fuser.runtime.unfused import in_planned_layout, run_ops, view
 
-__all__ = ["Executable", "Observer", "Program", "should_run_unfused"]
+__all__ = ["Executable", "Observer", "Program", "should_run_unfused", "symbol_values"]
 
 Tensors = Mapping[str, torch.Tensor]
 Observer = Callable[[Region, Tensors, Tensors], None]
@@ -46,18 +48,25 @@ class Program(Protocol):
 
 
 def should_run_unfused(graph: Graph) -> bool:
-    """Whether kernels cannot run where the graph's tensors are; says so once."""
+    """Whether no kernel can run where the graph's tensors are; says so once.
+
+    Single regions in such a place, beside others on a GPU, are left to the executable.
+    """
     devices = {value.type.device for op in graph.ops if not op.is_opaque for value in op.results}
-    without = sorted(device for device in devices if not device.startswith("cuda"))
-    if not without or is_interpreting():
+    if not devices or any(map(_runs_kernels, devices)):
         return False
+    places = ", ".join(sorted(devices))
     warn_once(
-        ("unfused device", tuple(without)),
-        f"this model runs on {', '.join(without)}, where generated kernels run only in Triton's "
-        "interpreter; its operations run one by one, as without fuser. For speed, move it to a "
-        "GPU; to try the kernels on the CPU (slowly), set TRITON_INTERPRET=1 before Python starts.",
+        ("unfused device", places),
+        f"this model runs on {places}, where generated kernels run only in Triton's interpreter; "
+        "its operations run one by one, as without fuser. For speed, move it to a GPU; to try the "
+        "kernels on the CPU (slowly), set TRITON_INTERPRET=1 before Python starts.",
     )
     return True
+
+
+def _runs_kernels(device: str) -> bool:
+    return device.startswith("cuda") or is_interpreting()
 
 
 class Executable:
@@ -89,14 +98,18 @@ class Executable:
 
     def bind(self) -> Callable[[list[Any]], tuple[Any, ...]]:
         """The function that the host program defines, among the objects that it names."""
-        module = types.ModuleType(f"fuser_host_{self.plan.graph.name}")
-        names = module.__dict__
+        source = self.program.source
+        digest = hashlib.sha256(source.encode()).hexdigest()[:8]
+        file = f"<host program {self.plan.graph.name} {digest}>"
+        # For tracebacks and debuggers: there is no file.
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+        names: dict[str, Any] = {"__name__": f"fuser_host_{self.plan.graph.name}"}
         names["planned_layout"] = in_planned_layout
         names.update(self.program.bindings)
         names.update(zip(self.program.constants, self.constants, strict=True))
         for runner in self.regions.values():
             names.update(runner.launches)
-        exec(compile(self.program.source, f"<{module.__name__}>", "exec"), names)
+        exec(compile(source, file, "exec"), names)
         call: Callable[[list[Any]], tuple[Any, ...]] = names["call"]
         return call
 
@@ -153,6 +166,7 @@ class _RegionRunner:
         self.device = plan.graph.values[self.region.outputs[0]].type.device
         self.specs = entry.kernels
         self.launchers = tuple(Launcher(s, self.device, self.symbols) for s in entry.kernels)
+        self.is_out_of_reach = not _runs_kernels(self.device)
         self.launches: dict[str, Callable[..., None]] = {
             spec.name: self.guarded(position) for position, spec in enumerate(self.specs)
         }
@@ -160,8 +174,8 @@ class _RegionRunner:
         self.calls = threading.local()
 
     @property
-    def has_failed(self) -> bool:
-        return self.region.name in self.fallbacks
+    def is_unfused(self) -> bool:
+        return self.is_out_of_reach or self.region.name in self.fallbacks
 
     def guarded(self, position: int) -> Callable[..., None]:
         """The launcher of one kernel as the host program calls it."""
@@ -170,7 +184,7 @@ class _RegionRunner:
             return lambda *values: self.step(position, values)
 
         def launch(*values: Any) -> None:
-            if not self.has_failed:
+            if not self.is_unfused:
                 try:
                     return launcher(*values)
                 except KernelCompilationError as error:
@@ -190,14 +204,14 @@ class _RegionRunner:
             for argument, given in zip(arguments, values, strict=False)
             if argument.kind == "buffer"
         )
-        if not self.has_failed:
+        if not self.is_unfused:
             try:
                 self.launchers[position](*values)
             except KernelCompilationError as error:
                 self.fail(error)
         if position == len(self.launchers) - 1:
             del self.calls.seen
-            if self.has_failed:
+            if self.is_unfused:
                 symbols = dict(zip(self.symbols, values[len(arguments) :], strict=True))
                 self.run_unfused(seen, symbols)
 
@@ -212,7 +226,7 @@ class _RegionRunner:
     def fail(self, error: KernelCompilationError) -> None:
         self.fallbacks[self.region.name] = error
         get_logger("runtime.executable").warning(
-            "region %s runs unfused from now on: %s", self.region.name, error
+            "%s runs unfused from now on: %s", self.region.name, error
         )
 
     def run(self, environment: Tensors, symbols: Mapping[str, int]) -> dict[str, torch.Tensor]:

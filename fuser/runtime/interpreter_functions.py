@@ -21,7 +21,7 @@ __all__ = [
     "abs", "accumulate_all", "accumulate_any", "accumulate_argmax", "accumulate_argmin",
     "accumulate_max", "accumulate_min", "accumulate_prod", "accumulate_sum", "acos", "acosh", "all",
     "any", "argmax", "argmin", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and",
-    "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "convert", "copysign", "cos", "cosh",
+    "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "check_index", "convert", "copysign", "cos", "cosh",
     "divide", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "float_to_int", "floor",
     "floor_divide", "fmax", "fmin", "fmod", "frac", "hypot", "isfinite", "isinf", "isnan", "ldexp",
     "lgamma", "log", "log1p", "log2", "log10", "logical_and", "logical_not", "logical_or",
@@ -110,6 +110,11 @@ def _binary(function: Function) -> Callable[[Any, Any], Tile]:
         return _apply(function, x, y)
 
     return apply
+
+
+def check_index(is_inside: Tile, is_wanted: Tile) -> None:
+    if not bool((_to_torch(is_inside).bool() | ~_to_torch(is_wanted).bool()).all()):
+        raise IndexError("index out of range")
 
 
 # **** real functions ****

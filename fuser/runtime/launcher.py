@@ -50,13 +50,16 @@ def constants_of(spec: KernelSpec, configuration: Configuration, is_wide: bool) 
     return (index_type, *fixed, *blocks)
 
 
-def compile_options(configuration: Configuration, target: Any) -> dict[str, Any]:
+def compile_options(spec: KernelSpec, configuration: Configuration, target: Any) -> dict[str, Any]:
     """Triton's options for a target; those that its code generator does not have are left out."""
     known = triton.compiler.make_backend(target).parse_options({})
     wanted = {
         "num_warps": configuration.num_warps,
         "num_stages": configuration.num_stages,
         **_EAGER_ROUNDING,
+        # Assertions on indices, without Triton's own on every integer operation.
+        "debug": spec.checks_indices,
+        "sanitize_overflow": False,
     }
     return {name: value for name, value in wanted.items() if hasattr(known, name)}
 
@@ -126,11 +129,12 @@ class Launcher:
 
     def compile(self, arguments: Sequence[Any], is_wide: bool) -> Callable[..., None]:
         """Compile and load the kernel for arguments like these."""
+        self.check_devices(arguments)
         constants = constants_of(self.spec, self.configuration, is_wide)
         function = load(self.spec)
         try:
             target = triton.runtime.driver.active.get_current_target()
-            options = compile_options(self.configuration, target)
+            options = compile_options(self.spec, self.configuration, target)
             with triton_cache():
                 compiled = function.warmup(*arguments, *constants, grid=(1,), **options)
                 # Loads it, which is where a kernel that needs too much shared memory fails.
@@ -147,6 +151,15 @@ class Launcher:
 
         return run
 
+    def check_devices(self, arguments: Sequence[Any]) -> None:
+        """Refuse addresses that the kernel cannot reach; alike arguments are alike in this too."""
+        for position in self.buffers:
+            found = arguments[position].device
+            if found.type != self.device.type:
+                name = self.spec.arguments[position].name
+                cause = f"argument {name} is on {found} and the kernel runs on {self.device}"
+                raise KernelCompilationError(kernel=self.spec.name, cause=cause)
+
     def interpret(self, arguments: Sequence[Any], grid: tuple[int, ...], is_wide: bool) -> None:
         """Run the kernel in Triton's interpreter, where an unfit kernel fails only as it runs."""
         constants = constants_of(self.spec, self.configuration, is_wide)
@@ -154,6 +167,9 @@ class Launcher:
         try:
             function[grid](*arguments, *constants)
         except Exception as error:
+            if isinstance(error.__cause__, IndexError):
+                # The program's own mistake, found by `check_index`: eager raises the same.
+                raise error.__cause__ from None
             raise self.failure(error) from error
 
     def failure(self, error: Exception) -> KernelCompilationError:

@@ -109,6 +109,7 @@ class _Job:
     aligned: list[int]
     constants: dict[str, int]
     is_wide: bool
+    checks_indices: bool
     num_warps: int
     num_stages: int
 
@@ -134,6 +135,7 @@ def _job(spec: KernelSpec, hints: Hints, divisible: Collection[str]) -> _Job:
         aligned=aligned,
         constants={**dict(spec.constexprs), **dict(configuration.blocks)},
         is_wide=evaluate(spec.extent, hints) >= WIDE_EXTENT,
+        checks_indices=spec.checks_indices,
         num_warps=configuration.num_warps,
         num_stages=configuration.num_stages,
     )
@@ -164,6 +166,7 @@ def _compile(job: _Job, target: GPUTarget) -> Any:
         grid=(),
         configurations=(configuration,),
         extent=0,
+        checks_indices=job.checks_indices,
     )
     function = load(spec)
     constants = constants_of(spec, configuration, job.is_wide)
@@ -175,8 +178,9 @@ def _compile(job: _Job, target: GPUTarget) -> Any:
         constexprs={(first + k,): value for k, value in enumerate(constants)},
         attrs={(position,): _ALIGNED for position in job.aligned},
     )
+    options = compile_options(spec, configuration, target)
     with triton_cache():
-        return triton.compile(source, target=target, options=compile_options(configuration, target))
+        return triton.compile(source, target=target, options=options)
 
 
 def _resources(compiled: Any) -> Resources:

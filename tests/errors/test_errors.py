@@ -49,7 +49,7 @@ EXAMPLES: list[tuple[FuserError, list[str]]] = [
     ),
     (
         errors.ProgramFileError(path="net.py", problem="no-make"),
-        ["net.py", "does not define a function `make`", "(model, inputs)"],
+        ["net.py", "does not define a function `make`", "(model, calls)"],
     ),
     (
         errors.ProgramFileError(path="net.py", problem="make-failed", detail="KeyError: 'w'"),

@@ -7,7 +7,7 @@ writes are functional and every op knows its line of the program.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from fuser.capture.from_fx import from_fx
 from fuser.codegen.generate import generate
 from fuser.device import device_spec
 from fuser.ir.graph import Argument, Graph, Input, Op, Operand, Output, Value
+from fuser.ir.index_map import IndexMap, Shape, Strided
 from fuser.ir.kernel import KernelSpec
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Reason, Region, Verdict
@@ -156,3 +157,37 @@ def _op(op: Op, rename: Rename) -> Op:
 
 def _argument(argument: Argument | None, rename: Rename) -> Argument | None:
     return None if argument is None else replace(argument, value=rename(argument.value))
+
+
+# Index maps on numbers --------------------------------------------------------------------------
+
+
+def follow(index_map: IndexMap, index: Sequence[int]) -> tuple[int, ...]:
+    """Where the map leads from one index of the reader; all its sizes are numbers."""
+    for step in index_map.steps:
+        if isinstance(step, Strided):
+            index = [
+                axis.offset
+                if axis.reader_axis is None
+                else axis.offset + axis.step * index[axis.reader_axis]
+                for axis in step.axes
+            ]
+        else:
+            index = unravel(ravel(index, step.reader_shape), step.producer_shape)
+    return tuple(index)
+
+
+def ravel(index: Sequence[int], shape: Shape) -> int:
+    """The row-major number of an element."""
+    number = 0
+    for position, size in zip(index, shape, strict=True):
+        number = number * int(size) + position
+    return number
+
+
+def unravel(number: int, shape: Shape) -> tuple[int, ...]:
+    index: list[int] = []
+    for size in reversed(shape):
+        number, position = divmod(number, int(size))
+        index.append(position)
+    return tuple(reversed(index))

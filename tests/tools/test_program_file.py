@@ -80,7 +80,7 @@ def test_only_a_program_that_will_run_on_the_cpu_is_interpreted(
         ("import math\n\nmath.nothing\n", "has no attribute 'nothing' (line 3)"),
         ("raise SystemExit(0)\n", "importing the file failed: SystemExit"),
         ("def make(device):\n    return {}['w']\n", "failed: KeyError: 'w' (line 2)"),
-        ("def make(a, b, c):\n    return 1\n", "calling `make()` failed: TypeError"),
+        ("def make(a, b, c):\n    return 1\n", "calling `make(device)` failed: TypeError"),
         (
             "def make(device):\n    raise ValueError('one\\ntwo')\n",
             "ValueError: one two (line 2)",

@@ -1,15 +1,7 @@
-"""Every device function against torch: all special values, pairs of them, and random ones.
-
-Where kernels are interpreted, the GPU's implementations run too, with a device library made of
-torch's functions: that leaves Triton's own operators and everything that is written in terms of
-them. On a machine with a GPU the same tests run there, against eager on that GPU.
-"""
+"""Every elementwise device function against torch: special values, their pairs, random values."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,30 +9,35 @@ import torch
 import triton
 import triton.language as tl
 
-from fuser.runtime import (
-    device_arithmetic,
-    device_functions,
-    device_logic,
-    device_math,
-    device_reductions,
-)
+from fuser.runtime import device_functions, device_math
 from fuser.runtime.interpreter import is_interpreting
+from support.device_functions import (
+    CAN_RUN,
+    DEVICE,
+    DEVICE_MODULES,
+    FLOATS,
+    IMPLEMENTATIONS,
+    INTEGERS,
+    TRITON_TYPES,
+    Find,
+    assert_same,
+    find_in,
+    random_values,
+    sample_pairs,
+    samples,
+)
 
-if not is_interpreting() and not torch.cuda.is_available():
+if not CAN_RUN:
     pytest.skip("needs a GPU or TRITON_INTERPRET=1", allow_module_level=True)
 
-Find = Callable[[str], Any]
-DEVICE = "cpu" if is_interpreting() else "cuda"
-DEVICE_MODULES = (device_math, device_arithmetic, device_logic, device_reductions)
-FLOATS = (torch.float32, torch.float64)
-INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
-TRITON_TYPES = {
-    dtype: getattr(tl, "int1" if dtype == torch.bool else str(dtype).removeprefix("torch."))
-    for dtype in (*FLOATS, *INTEGERS, torch.bool, torch.float16, torch.bfloat16)
-}
 # Units in the last place that a GPU's library may differ by from the one that torch was built with.
 LIBRARY_STEPS = {"pow": 16, "sigmoid": 2}
 OPTIONS = {"enable_reflect_ftz": False, "enable_fp_fusion": False}
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def find(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Find:
+    return find_in(request.param, monkeypatch)
 
 
 @triton.jit
@@ -101,91 +98,6 @@ def choose(condition, left, right, result, size, FUNCTION: tl.constexpr, BLOCK: 
     tl.store(result + offsets, FUNCTION(is_left, x, y), mask=mask)
 
 
-@triton.jit
-def reduce_rows(
-    source, result, columns, IDENTITY: tl.constexpr, FUNCTION: tl.constexpr, AXIS: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    row = tl.arange(0, ROWS)[:, None]
-    column = tl.arange(0, BLOCK)[None, :]
-    tile = tl.load(source + row * columns + column, mask=column < columns, other=IDENTITY)
-    value = FUNCTION(tile, AXIS, True)
-    tl.static_assert(value.dtype == tile.dtype)
-    if AXIS == 1:
-        tl.store(result + row, value)
-    elif AXIS == 0:
-        tl.store(result + column, value, mask=column < columns)
-    else:
-        tl.store(result + tl.zeros([1, 1], tl.int32), value)
-
-
-@triton.jit
-def find_rows(
-    source, values, indices, columns, IDENTITY: tl.constexpr, FUNCTION: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    row = tl.arange(0, ROWS)
-    column = tl.arange(0, BLOCK)[None, :]
-    mask = column < columns
-    tile = tl.load(source + row[:, None] * columns + column, mask=mask, other=IDENTITY)
-    value, index = FUNCTION(tile, column, 1)
-    tl.static_assert(value.dtype == tile.dtype)
-    tl.store(values + row, value)
-    tl.store(indices + row, index)
-
-
-@triton.jit
-def fold_columns(
-    source, result, count, IDENTITY: tl.constexpr, FUNCTION: tl.constexpr, TYPE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    offsets = tl.arange(0, BLOCK)
-    folded = tl.full([BLOCK], IDENTITY, TYPE)
-    for step in range(count):
-        folded = FUNCTION(folded, tl.load(source + step * BLOCK + offsets))
-    tl.static_assert(folded.dtype == TYPE)
-    tl.store(result + offsets, folded)
-
-
-@triton.jit
-def fold_positions(
-    source, values, indices, count, IDENTITY: tl.constexpr, FUNCTION: tl.constexpr,
-    TYPE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    offsets = tl.arange(0, BLOCK)
-    best = tl.full([BLOCK], IDENTITY, TYPE)
-    best_index = tl.full([BLOCK], 2147483647, tl.int32)
-    for step in range(count):
-        index = tl.zeros([BLOCK], tl.int32) + step
-        value = tl.load(source + step * BLOCK + offsets)
-        best, best_index = FUNCTION(best, best_index, value, index)
-    tl.store(values + offsets, best)
-    tl.store(indices + offsets, best_index)
-
-
-# **** what the tests share ****
-
-
-def _torch_library() -> SimpleNamespace:
-    from fuser.runtime import interpreter_functions as functions
-
-    names = [*device_math.__all__, "copysign", "ldexp", "pow", "trunc"]
-    library = {name: getattr(functions, name) for name in names}
-    # NumPy's fmod is exact, as a GPU's is; torch's gives NaN on the CPU for a quotient past the
-    # largest float.
-    return SimpleNamespace(**library, nearbyint=functions.round, fmod=lambda x, y: x % y)
-
-
-@pytest.fixture(params=["device", "interpreter"] if is_interpreting() else ["device"])
-def find(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Find:
-    if request.param == "interpreter" or not is_interpreting():
-        return lambda name: getattr(device_functions, name)
-    for module in (device_math, device_arithmetic):
-        monkeypatch.setattr(module, "libdevice", _torch_library())
-    owners = {name: module for module in DEVICE_MODULES for name in module.__all__}
-    return lambda name: getattr(owners[name], name)
-
-
 def launch(
     kernel: Any, inputs: list[torch.Tensor], function: Any, dtype: torch.dtype, *constants: Any
 ) -> torch.Tensor:
@@ -194,75 +106,6 @@ def launch(
     constants = (*constants, TRITON_TYPES[dtype], triton.next_power_of_2(size))
     kernel[(1,)](*inputs, result, size, function, *constants, **OPTIONS)
     return result
-
-
-def special_values(dtype: torch.dtype) -> torch.Tensor:
-    if dtype == torch.bool:
-        values: list[float] = [False, True]
-    elif dtype.is_floating_point:
-        limits = torch.finfo(dtype)
-        positive = [0.0, 0.1, 0.5, 1.0, 1.5, 2.5, 3.0, 7.0, 89.0, 2.0**24 + 2.0]
-        positive += [limits.max, limits.tiny, limits.tiny * limits.eps, math.inf]
-        values = [sign * value for value in positive for sign in (1, -1)] + [math.nan]
-    else:
-        low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
-        values = [low, low + 1, -9, -8, -3, -2, -1, 0, 1, 2, 3, 7, 8, 9, 31, 32, 63, 64, high]
-        values = sorted({value for value in values if low <= value <= high})
-    return torch.tensor(values, dtype=dtype)
-
-
-def random_values(dtype: torch.dtype, size: int, seed: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    if dtype.is_floating_point:
-        exponents = torch.rand(size, generator=generator, dtype=torch.float64) * 16 - 12
-        signs = torch.randn(size, generator=generator, dtype=torch.float64)
-        return (signs * torch.exp2(exponents)).to(dtype)
-    high = 2 if dtype == torch.bool else torch.iinfo(dtype).max
-    low = 0 if dtype == torch.bool else torch.iinfo(dtype).min
-    return torch.randint(low, high, (size,), generator=generator, dtype=torch.int64).to(dtype)
-
-
-def samples(dtype: torch.dtype) -> torch.Tensor:
-    return torch.cat([special_values(dtype), random_values(dtype, 459, 1)]).to(DEVICE)
-
-
-def sample_pairs(dtype: torch.dtype, allow_traps: bool = True) -> list[torch.Tensor]:
-    special = special_values(dtype)
-    left, right = torch.cartesian_prod(special, special).unbind(1)
-    left = torch.cat([left, random_values(dtype, 101, 2)])
-    right = torch.cat([right, random_values(dtype, 101, 3)])
-    if not allow_traps and not dtype.is_floating_point:
-        is_trap = (right == 0) | (left == torch.iinfo(dtype).min) & (right == -1)
-        left, right = left[~is_trap], right[~is_trap]
-    return [left.contiguous().to(DEVICE), right.contiguous().to(DEVICE)]
-
-
-def steps_between(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """How many representable numbers apart two floats are."""
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[left.element_size()]
-    ordered = []
-    for tensor in (left, right):
-        bits = tensor.view(integer).to(torch.int64)
-        ordered.append(torch.where(bits < 0, torch.iinfo(integer).min - bits, bits))
-    return (ordered[0] - ordered[1]).abs()
-
-
-def assert_same(
-    actual: torch.Tensor, expected: torch.Tensor, steps: int = 0, signed_zeros: bool = True
-) -> None:
-    assert actual.dtype == expected.dtype
-    if not actual.dtype.is_floating_point:
-        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
-        return
-    assert torch.equal(actual.isnan(), expected.isnan())
-    numbers = ~actual.isnan()
-    actual, expected = actual[numbers], expected[numbers]
-    worst = max(steps_between(actual, expected).tolist(), default=0)
-    assert worst <= steps, f"{worst} steps apart"
-    assert torch.equal(actual.isinf(), expected.isinf())
-    if signed_zeros:
-        zeros = (actual == 0) & (expected == 0)
-        assert torch.equal(actual[zeros].signbit(), expected[zeros].signbit())
 
 
 def is_in_use(find: Find, name: str) -> bool:
@@ -555,112 +398,3 @@ def test_round_to_a_narrower_type_and_back(find: Find) -> None:
         for target in (torch.bfloat16, torch.float16):
             actual = launch(apply_with, [x], find("round_to"), source, TRITON_TYPES[target])
             assert_same(actual, x.to(target).to(source))
-
-
-# **** reductions ****
-
-
-def identity_of(name: str, dtype: torch.dtype) -> Any:
-    if name in ("sum", "any"):
-        return 0
-    if name in ("prod", "all") or dtype == torch.bool:
-        return int(name in ("prod", "all", "min", "argmin"))
-    is_lowest = name in ("max", "argmax")
-    if dtype.is_floating_point:
-        return -math.inf if is_lowest else math.inf
-    return torch.iinfo(dtype).min if is_lowest else torch.iinfo(dtype).max
-
-
-def rows_of(dtype: torch.dtype, with_nan: bool = False) -> torch.Tensor:
-    rows = random_values(dtype, 4 * 13, 5).reshape(4, 13)
-    rows[1] = rows[1, 0]
-    if dtype.is_floating_point:
-        rows[2] = -math.inf
-        if with_nan:
-            rows[3, 5], rows[3, 9] = math.nan, math.nan
-    return rows.to(DEVICE)
-
-
-REDUCTIONS = {
-    "sum": lambda x, axis: torch.sum(x, axis, keepdim=True, dtype=x.dtype),
-    "max": lambda x, axis: torch.amax(x, axis, keepdim=True),
-    "min": lambda x, axis: torch.amin(x, axis, keepdim=True),
-}
-
-
-@pytest.mark.parametrize("name", sorted(REDUCTIONS))
-@pytest.mark.parametrize("axis", [0, 1, None])
-def test_reduction_of_a_tile(find: Find, name: str, axis: int | None) -> None:
-    dtypes = [*FLOATS, *INTEGERS] + ([torch.bool] if name != "sum" else [])
-    for dtype in dtypes:
-        x = rows_of(dtype, with_nan=True)
-        dimension = (0, 1) if axis is None else axis
-        expected = REDUCTIONS[name](x, dimension)
-        actual = torch.empty_like(expected)
-        identity = identity_of(name, dtype)
-        reduce_rows[(1,)](x, actual, 13, identity, find(name), axis, ROWS=4, BLOCK=16)
-        steps = 4 if name == "sum" else 0
-        assert_same(actual, expected, steps, signed_zeros=name != "sum")
-
-
-def test_product_of_a_tile(find: Find) -> None:
-    for dtype in (*FLOATS, *INTEGERS):
-        x = rows_of(dtype, with_nan=True)
-        expected = torch.prod(x, 1, dtype=dtype)
-        actual = torch.empty_like(expected)
-        reduce_rows[(1,)](x, actual, 13, 1, find("prod"), 1, ROWS=4, BLOCK=16)
-        assert_same(actual, expected, 16, signed_zeros=False)
-
-
-@pytest.mark.parametrize("name", ["any", "all"])
-def test_any_and_all_of_a_tile(find: Find, name: str) -> None:
-    x = torch.ones(4, 13, dtype=torch.bool, device=DEVICE)
-    x[1], x[2, 1:], x[3, 4] = False, False, False
-    for axis in (0, 1):
-        expected = getattr(torch, name)(x, axis)
-        actual = torch.empty_like(expected)
-        identity = identity_of(name, torch.bool)
-        reduce_rows[(1,)](x, actual, 13, identity, find(name), axis, ROWS=4, BLOCK=16)
-        assert_same(actual, expected)
-
-
-@pytest.mark.parametrize("name", ["argmax", "argmin"])
-def test_position_of_the_extreme_of_a_row(find: Find, name: str) -> None:
-    extreme = torch.max if name == "argmax" else torch.min
-    for dtype in (*FLOATS, *INTEGERS, torch.bool):
-        for x in (rows_of(dtype), rows_of(dtype, with_nan=True)):
-            values = torch.empty(4, dtype=dtype, device=DEVICE)
-            indices = torch.empty(4, dtype=torch.int32, device=DEVICE)
-            identity = identity_of(name, dtype)
-            find_rows[(1,)](x, values, indices, 13, identity, find(name), ROWS=4, BLOCK=16)
-            assert_same(values, extreme(x, 1).values)
-            is_first = (x == values[:, None]) | x.isnan()
-            assert indices.tolist() == is_first.int().argmax(1).tolist()
-
-
-@pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "any", "all"])
-def test_accumulation_over_a_loop(find: Find, name: str) -> None:
-    for dtype in (torch.float32, torch.int8) if name not in ("any", "all") else (torch.bool,):
-        x = rows_of(dtype, with_nan=True)[:, :8].contiguous()
-        actual = torch.empty(8, dtype=dtype, device=DEVICE)
-        identity, function = identity_of(name, dtype), find(f"accumulate_{name}")
-        fold_columns[(1,)](x, actual, 4, identity, function, TRITON_TYPES[dtype], BLOCK=8)
-        options = {"dtype": dtype} if name in ("sum", "prod") else {}
-        expected = getattr(torch, {"max": "amax", "min": "amin"}.get(name, name))(x, 0, **options)
-        assert_same(actual, expected, 4 if name in ("sum", "prod") else 0)
-
-
-@pytest.mark.parametrize("name", ["argmax", "argmin"])
-def test_accumulation_of_positions_over_a_loop(find: Find, name: str) -> None:
-    extreme = torch.max if name == "argmax" else torch.min
-    for dtype in (*FLOATS, torch.int8, torch.uint8, torch.int64):
-        x = rows_of(dtype, with_nan=True).T.contiguous()[:, :4].repeat(1, 2).contiguous()
-        values = torch.empty(8, dtype=dtype, device=DEVICE)
-        indices = torch.empty(8, dtype=torch.int32, device=DEVICE)
-        identity, function = identity_of(name, dtype), find(f"accumulate_{name}")
-        fold_positions[(1,)](
-            x, values, indices, 13, identity, function, TRITON_TYPES[dtype], BLOCK=8
-        )
-        assert_same(values, extreme(x, 0).values)
-        is_first = (x == values) | x.isnan()
-        assert indices.tolist() == is_first.int().argmax(0).tolist()
