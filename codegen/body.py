@@ -221,9 +221,9 @@ class Body:
                     held.level, f"{name} = tl.where({name} < 0, {name} + {size}, {name})"
                 )
             inside = self.names.fresh(f"{name}_inside")
-            self.lines.emit(held.level, f"{inside} = ({name} >= 0) & ({name} < {size})")
+            test = f"({name} >= 0) & ({name} < {size})"
             wanted = self.mask(held.level, guard) or "tl.full([], True, tl.int1)"
-            self.lines.emit(held.level, f"fn.check_index({inside}, {wanted})")
+            self.lines.emit(held.level, f"{inside} = fn.check_index({test}, {wanted})")
             mask = self.both(mask, Held(inside, DType.BOOL, held.level))
             level |= held.level
             computed.append(f"{name} * {self.sizes.text(stride)}" if stride != 1 else name)

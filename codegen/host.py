@@ -217,18 +217,16 @@ class _Writer:
         passed = [self.item_text(item, op) for item in op.call.args]
         passed += [keyword_text(name, self.item_text(item, op)) for name, item in op.call.kwargs]
         call = f"{target}({', '.join(passed)})"
-        used = [v.name for v in op.results if v.name in self.last_use or self.is_output(v.name)]
-        is_whole = [value.name for value in op.results] == [op.name]
+        used = [v for v in op.results if v.name in self.last_use or self.is_output(v.name)]
         if not used:
             lines = [call]
-        elif is_whole:
-            lines = [self.result_line(op.name, call)]
+        elif used[0].position is None:
+            lines = [self.result_line(used[0].name, call)]
         else:
             several = self.names.fresh(f"{op.name}_results")
             lines = [f"{several} = {call}"]
-            for name in used:
-                position = int(name.removeprefix(f"{op.name}_"))
-                lines.append(self.result_line(name, f"{several}[{position}]"))
+            for value in used:
+                lines.append(self.result_line(value.name, f"{several}[{value.position}]"))
             lines.append(f"del {several}")
         reason = f": {op.reason}" if op.reason else ""
         return HostStep(f"{op.name}, the original call{reason}", tuple(lines))

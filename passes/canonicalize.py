@@ -12,10 +12,11 @@ def merge_equal_ops(graph: Graph) -> Graph:
     renamed: dict[str, str] = {}
     seen: dict[object, str] = {}
     kept: list[Op] = []
-    protected = graph.output_values
+    # Two outputs stay two tensors: a caller may write to one of them.
+    outputs_left = set(graph.output_values)
     for op in graph.ops:
         op = _rename(op, renamed)
-        if op.is_opaque or op.name in protected:
+        if op.is_opaque:
             kept.append(op)
             continue
         # Spelled out, because 0.0 equals -0.0.
@@ -26,10 +27,12 @@ def merge_equal_ops(graph: Graph) -> Graph:
             earlier = seen.setdefault(key, op.name)
         except TypeError:
             earlier = op.name
-        if earlier == op.name:
-            kept.append(op)
-        else:
+        if earlier != op.name and not {earlier, op.name} <= outputs_left:
             renamed[op.name] = earlier
+            if op.name in outputs_left:
+                outputs_left.add(earlier)
+        else:
+            kept.append(op)
     outputs = tuple(_rename_output(output, renamed) for output in graph.outputs)
     return replace(graph, ops=tuple(kept), outputs=outputs)
 

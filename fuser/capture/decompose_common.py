@@ -134,22 +134,6 @@ def like_input_format(out: Tensor, x: Tensor) -> Tensor:
     return out
 
 
-def same_layout(out: Tensor, x: Tensor) -> Tensor:
-    """`out`, a fresh tensor, with its axes in memory in the order of those of a dense `x`."""
-    if out.shape != x.shape or is_contiguous(x) is is_contiguous(out) is True:
-        return out
-    if all(guard_or_false(a == b) for a, b in zip(out.stride(), x.stride(), strict=True)):
-        return out
-    order = sorted(range(x.dim()), key=lambda axis: x.stride(axis), reverse=True)
-    if not is_contiguous(aten.permute.default(x, order)):
-        return out
-    back = sorted(range(x.dim()), key=order.__getitem__)
-    moved = aten.clone.default(
-        aten.permute.default(out, order), memory_format=torch.contiguous_format
-    )
-    return aten.permute.default(moved, back)
-
-
 def total(x: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
     return aten.sum.dim_IntList(x, list(dims), keepdim)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fuser.capture.decompose_common import Rule, as_rules, aten
@@ -65,11 +66,11 @@ def _element(name: str, overload: str) -> Callable[..., Any] | None:
 
 
 def _rules() -> Iterator[tuple[Any, Rule]]:
-    for packet_name in dir(aten):
-        name = packet_name.removeprefix("_foreach_")
-        if name == packet_name:
-            continue
-        packet = getattr(aten, packet_name)
+    # Not `dir(aten)`, which has only what was used before.
+    known = {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
+    prefix = "aten::_foreach_"
+    for name in sorted(n.removeprefix(prefix) for n in known if n.startswith(prefix)):
+        packet = getattr(aten, f"_foreach_{name}")
         for overload_name in packet.overloads():
             overload = getattr(packet, overload_name)
             # `addcdiv.Tensor` takes its scalars from a tensor, whose elements are not known here.

@@ -23,10 +23,10 @@ from fuser.capture.decompose_common import (
     axes,
     cast,
     constant,
+    contiguous,
     is_contiguous,
     is_empty,
     prims,
-    same_layout,
     total,
     unsqueeze_to,
     user_cast,
@@ -187,8 +187,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
         filler = cast(value, x.dtype)
     else:
         filler = constant(value, x)
-    # Eager keeps x's layout; of operands in two layouts, `where` follows the mask.
-    return same_layout(aten.where.self(mask, filler, x), x)
+    return contiguous(aten.where.self(mask, filler, x))
 
 
 # Writing one element a row, as the gradients of max and gather do, is a comparison with the
@@ -210,21 +209,21 @@ def scatter(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     hits = _hits(x, dim, index)
     if hits is None or source.shape != index.shape:
         return NotImplemented
-    return same_layout(aten.where.self(hits, source, x), x)
+    return contiguous(aten.where.self(hits, source, x))
 
 
 def scatter_value(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     hits = _hits(x, dim, index)
     if hits is None:
         return NotImplemented
-    return same_layout(aten.where.self(hits, constant(value, x), x), x)
+    return contiguous(aten.where.self(hits, constant(value, x), x))
 
 
 def scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     hits = _hits(x, dim, index)
     if hits is None or source.shape != index.shape:
         return NotImplemented
-    return aten.add.Tensor(x, aten.where.self(hits, source, constant(0, source)))
+    return contiguous(aten.add.Tensor(x, aten.where.self(hits, source, constant(0, source))))
 
 
 def reverse_subtract(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:

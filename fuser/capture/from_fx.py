@@ -110,6 +110,7 @@ class _Importer:
         self.constant_tensors: list[Any] = []
         self.hints: dict[str, int] = {}
         self.storage_offsets: dict[str, Dim] = {}
+        self.taken = {node.name for node in module.graph.nodes}
 
     def visit(self, node: fx.Node) -> None:
         visitors: Mapping[str, Callable[[fx.Node], None]] = {
@@ -226,12 +227,9 @@ class _Importer:
         self.ops.append(op)
         if isinstance(value, torch.Tensor):
             return whole(results[0])
-        named = {result.name: whole(result) for result in results}
         if isinstance(value, (tuple, list)):
-            return [
-                named.get(f"{node.name}_{k}", item if not isinstance(item, torch.Tensor) else None)
-                for k, item in enumerate(value)
-            ]
+            placed = {result.position: whole(result) for result in results}
+            return [placed.get(k, item) for k, item in enumerate(value)]
         return None
 
     def results(self, name: str, value: Any) -> Sequence[Value]:
@@ -242,7 +240,8 @@ class _Importer:
             found = []
             for position, item in enumerate(value):
                 if isinstance(item, torch.Tensor):
-                    found.append(Value(f"{name}_{position}", self.type_of(item)))
+                    fresh = self.fresh(f"{name}_{position}")
+                    found.append(Value(fresh, self.type_of(item), position))
                     self.storage_offsets[found[-1].name] = number(item.storage_offset())
                 elif item is not None and not isinstance(item, (int, float)):
                     raise DataDependentSize(f"{name} returns {type(item).__name__}")
@@ -250,6 +249,12 @@ class _Importer:
         if value is None:
             return []
         raise DataDependentSize(f"{name} returns {type(value).__name__}")
+
+    def fresh(self, wanted: str) -> str:
+        """A name that no node has: `median_1` may be the second result or the second median."""
+        while wanted in self.taken:
+            wanted += "_"
+        return wanted
 
     def slots(self, given: Any, arguments: list[Argument]) -> Any:
         """The call's argument tree with tensors replaced by slots and symbols by size slots."""

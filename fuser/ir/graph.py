@@ -146,10 +146,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A named tensor: a graph input, a constant, or a result of an op."""
+    """A named tensor: a graph input, a constant, or a result of an op.
+
+    `position` is its place in the tuple that an op's call returns, None where it is all of it.
+    """
 
     name: str
     type: TensorType
+    position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

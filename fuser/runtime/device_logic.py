@@ -125,8 +125,10 @@ def where(condition, x, y):
 
 @triton.jit
 def check_index(is_inside, is_wanted):
-    """IndexError: a device-side assertion that every wanted lane's index is inside its tensor"""
+    """IndexError: a device-side assertion that every wanted lane is inside; returns is_inside"""
+    is_inside = is_inside != 0
     tl.device_assert(is_inside | (is_wanted == 0), "index out of range")
+    return is_inside
 
 
 # **** casts ****

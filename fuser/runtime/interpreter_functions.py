@@ -112,9 +112,10 @@ def _binary(function: Function) -> Callable[[Any, Any], Tile]:
     return apply
 
 
-def check_index(is_inside: Tile, is_wanted: Tile) -> None:
+def check_index(is_inside: Tile, is_wanted: Tile) -> Tile:
     if not bool((_to_torch(is_inside).bool() | ~_to_torch(is_wanted).bool()).all()):
         raise IndexError("index out of range")
+    return to_bool(is_inside)
 
 
 # **** real functions ****

@@ -188,10 +188,8 @@ def _is_creation(op: Op) -> bool:
 
 
 def _result(op: Op, value: Value, given: Any) -> Any:
-    """The entry of a call's result that is `value`: all of it, or the one with its number."""
-    if value.name == op.name:
-        return given
-    return given[int(value.name.removeprefix(f"{op.name}_"))]
+    """The part of a call's result that is `value`."""
+    return given if value.position is None else given[value.position]
 
 
 def _widened(dtype: torch.dtype, precision: torch.dtype) -> torch.dtype:

@@ -54,10 +54,11 @@ class Sample:
 
 # Eager stops the process when it divides an integer by zero.
 DIVISOR = Domain(low=-9, high=9, avoids=(0, -1))
-# Eager's vector code for the remainder by a denormal number gives NaN, its scalar code does not.
-MODULUS = Domain(low=-9, high=9, avoids=(0, -1), leaves_out=("denormal",))
 # Eager multiplies by alpha and adds with one rounding, so that only its product cannot overflow.
 SCALED = Domain(leaves_out=("largest", "lowest"))
+# Where a quotient has too many digits, the vector code of eager's remainder gives NaN, its scalar
+# code does not.
+MODULUS = Domain(low=-9, high=9, avoids=(0, -1), leaves_out=("denormal",))
 SMALL = Domain(low=-3, high=3)
 EXPONENT = Domain(low=0, high=5, avoids=(-1, -2), takes_special=False)
 SHIFT = Domain(low=0, high=7, special=(31, 63, 8, 64))
@@ -66,7 +67,7 @@ GAMMA = Domain(low=0.1, high=30.0, special=(-1.0, -3.0, 30.0))
 ONE = pointwise(ANY)
 TWO = pointwise(ANY, ANY)
 DIVISION = pointwise(ANY, DIVISOR)
-MODULO = pointwise(ANY, MODULUS)
+MODULO = pointwise(SCALED, MODULUS)
 # Of two zeros, eager's vector and scalar code choose differently.
 CHOICE: dict[str, Any] = {"signed_zeros": False}
 # torch's own shape functions, which a traced graph goes by, give other strides than eager.
@@ -145,7 +146,7 @@ _FUNCTIONS = (
     *(_one(k, POSITIVE) for k in ("log", "log2", "log10", "log1p", "sqrt", "rsqrt")),
     *(_one(k, UNIT) for k in ("asin", "acos", "atanh", "erfinv")),
     _one("acosh", ABOVE_ONE),
-    _one("lgamma", GAMMA),
+    _one("lgamma", GAMMA, backward_calls=("aten.digamma.default",)),
     *(
         _plain(k, getattr(torch, k), "exact", dtypes=INTEGERS + BOOL, gradient=False)
         for k in ("exp", "log", "sqrt", "rsqrt", "sigmoid", "erf", "sin")
@@ -283,7 +284,6 @@ def _pairs(inputs: Inputs) -> Cases:
         "transposed": (inputs.of(9, 5).t(), inputs.of(5, 2)),
         "expanded": (inputs.of(1, 3).expand(4, 3), inputs.of(4, 1)),
         "empty": (inputs.of(3, 0), inputs.of(3, 2)),
-        "nothing": (inputs.of(0, 3), inputs.of(0, 2)),
     }
 
 

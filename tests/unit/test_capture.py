@@ -25,9 +25,12 @@ from fuser.capture.fake import capture_graph, fake_program
 from fuser.capture.registry import plans
 from fuser.errors import CaptureError, InvalidArgument
 
-
-# Dynamo silences this one by replacing `showwarning`, which a filter set to "error" comes before.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+pytestmark = [
+    # Dynamo silences it by replacing `showwarning`, which a filter set to "error" comes before.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+    # On a machine with a GPU, Dynamo's reset imports modules of torch that raise it.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
+]
 
 
 @pytest.fixture(autouse=True)
