@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from fuser import config
 from fuser.capture import registry
 from fuser.capture.backend import Backend, CompileContext
 from fuser.capture.fake import capture_graph
 from fuser.device import device_spec, present_target
 from fuser.driver import Compiled, compile_graph, options_from, plan_module
+from fuser.dump.stages import Stages
 from fuser.errors import CaptureError, InvalidArgument
 from fuser.report import Plan
 from fuser.verification.differential import verify_program
@@ -63,7 +65,9 @@ def plan(
     if not graphs:
         raise CaptureError(reason="the call runs no tensor operation", problem="graph-break")
     module, _, context = graphs[0]
-    fusion, kernels, _ = plan_module(module, chosen, context.phase, settings)
+    fusion, kernels, _ = plan_module(
+        module, chosen, context.phase, settings, Stages(config.dump_dir(), context.phase)
+    )
     return Plan(fusion, kernels)
 
 

@@ -1,12 +1,13 @@
 """The whole compiler on one page: an FX graph goes in, an executable comes out.
 
-    capture   Dynamo and AOTAutograd hand over an FX graph of aten calls        (fuser.capture.backend)
-    import    FX to our own graph; what the op table lacks becomes opaque       (fuser.capture.from_fx)
-    plan      merge equal ops, drop unused ones, partition by predicted time    (fuser.passes.pipeline)
-    generate  each region to Triton source through its template                 (fuser.codegen.generate)
-    run       a flat host program that allocates, launches and frees            (fuser.runtime.executable)
+    capture   Dynamo and AOTAutograd hand over an FX graph of aten calls     (capture.backend)
+    import    FX to our own graph; what the op table lacks becomes opaque    (capture.from_fx)
+    plan      merge equal ops, drop unused ones, partition by predicted time (passes.pipeline)
+    generate  each region to Triton source through its template              (codegen.generate)
+    run       a flat host program that allocates, launches and frees         (runtime.executable)
 
-Read `compile_graph` and `plan_module` and follow them down. Everything else in the package serves one of its lines.
+Read `compile_graph` and `plan_module` and follow them down. Everything else in the package serves
+one of their lines.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fuser.capture.from_fx import DataDependentSize, from_fx
 from fuser.codegen.generate import generate
 from fuser.codegen.host import host_program
 from fuser.device import present_target
+from fuser.dump.stages import Stages
 from fuser.errors import InvalidArgument
 from fuser.ir.kernel import RegionKernels
 from fuser.ir.plan import FusionPlan
@@ -64,8 +66,11 @@ def compile_graph(
 ) -> Compiled:
     """Compile one graph for the device that its tensors are on."""
     options = options_from(context.options)
+    stages = Stages(config.dump_dir(), context.phase)
     try:
-        plan, kernels, constants = plan_module(module, target_of(module), context.phase, options)
+        plan, kernels, constants = plan_module(
+            module, target_of(module), context.phase, options, stages
+        )
     except DataDependentSize as reason:
         get_logger("driver").info("graph %s runs unfused: %s", context.compile_id, reason)
         return Compiled(None, (), unfused(module), reason=str(reason))
@@ -73,21 +78,26 @@ def compile_graph(
         if config.check():
             raise
         # A fault of ours must not stop the user's program: their graph runs as eager would.
-        warn_once(("driver", context.compile_id), f"graph {context.compile_id} runs unfused: {fault}")
+        warn_once(
+            ("driver", context.compile_id), f"graph {context.compile_id} runs unfused: {fault}"
+        )
         return Compiled(None, (), unfused(module), reason=str(fault))
     if should_run_unfused(plan.graph):
         return Compiled(plan, kernels, unfused(module), reason="no kernels on this device")
-    executable = Executable(plan, kernels, host_program(plan, kernels), constants)
+    program = host_program(plan, kernels)
+    stages.write("host.py", program.source)
+    executable = Executable(plan, kernels, program, constants)
     return Compiled(plan, kernels, executable, executable)
 
 
 def plan_module(
-    module: fx.GraphModule, target: str, phase: str, options: Options
+    module: fx.GraphModule, target: str, phase: str, options: Options, stages: Stages
 ) -> tuple[FusionPlan, tuple[RegionKernels, ...], tuple[Any, ...]]:
     """Plan and kernels of an FX graph for `target`, and the graph's constant tensors."""
     graph, constants = from_fx(module, name=phase)
-    plan = plan_graph(graph, target, phase)
+    plan = plan_graph(graph, target, phase, stages)
     kernels = generate(plan, rounds_everywhere=options.precision == "eager")
+    stages.plan(plan, kernels)
     return plan, kernels, constants
 
 

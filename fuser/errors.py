@@ -134,8 +134,8 @@ class ProgramFileError(FuserError):
     code = "program-file"
     template = "{path}: {sentence}{detail}"
     hint = (
-        "give a Python file that defines `make(device)`, which returns `(model, calls)`, where calls is "
-        "a tuple of the arguments of one call."
+        "give a Python file that defines `make(device)`, which returns `(model, calls)`, where "
+        "calls is a list with the arguments of each call as a tuple."
     )
     exit_code = 2
 
@@ -145,7 +145,7 @@ class ProgramFileError(FuserError):
             "import-failed": "importing the file failed",
             "no-make": "the file does not define a function `make`",
             "make-failed": "calling `make(device)` failed",
-            "wrong-result": "`make(device)` returned something other than a model and a list of argument tuples",
+            "wrong-result": "`make(device)` did not return a model and a list of argument tuples",
         }
     )
 

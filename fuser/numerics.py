@@ -1,9 +1,9 @@
 """When a fused result is right: the tolerance model that verification and tests share.
 
-The reference is the unfused graph run in float64. A fused result may be as far from it as eager's own
-result is, times a small factor, plus what rounding must be allowed: one rounding of the output type
-at each element, and the growth of one rounding a step in the computation's type, relative to the
-largest value (the normwise forward bound of a backward-stable algorithm; Higham, Accuracy and
+The reference is the unfused graph run in float64. A fused result may be as far from it as eager's
+own result is, times a small factor, plus what rounding must be allowed: one rounding of the output
+type at each element, and the growth of one rounding a step in the computation's type, relative to
+the largest value (the normwise forward bound of a backward-stable algorithm; Higham, Accuracy and
 Stability of Numerical Algorithms, chapters 3 and 4). Integer and boolean results must be equal.
 """
 

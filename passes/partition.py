@@ -1,7 +1,7 @@
 """Which ops run together: the producer-consumer merge with the largest predicted saving first.
 
-Every merge that is considered leaves a verdict on its edges. Ties are broken by the ops' positions in
-the graph, so that the same graph always gets the same plan.
+Every merge that is considered leaves a verdict on its edges. Ties are broken by the ops' positions
+in the graph, so that the same graph always gets the same plan.
 """
 
 from __future__ import annotations

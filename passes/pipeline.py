@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
+from fuser import config
 from fuser.device import device_spec
+from fuser.dump.stages import NO_STAGES, Stages
+from fuser.ir.check import check_graph, check_plan
 from fuser.ir.graph import Graph
 from fuser.ir.plan import FusionPlan, PassRecord
 from fuser.passes.canonicalize import merge_equal_ops, remove_unused_ops
@@ -21,19 +23,30 @@ REWRITES: tuple[Rewrite, ...] = (
 )
 
 
-def plan_graph(graph: Graph, target: str, phase: str = "inference") -> FusionPlan:
+def plan_graph(
+    graph: Graph, target: str, phase: str = "inference", stages: Stages = NO_STAGES
+) -> FusionPlan:
     """Rewrite the graph, partition it for `target` and record what each step did."""
+    is_checked = config.check()
+    stages.graph("import", graph)
+    if is_checked:
+        check_graph(graph, "import")
     records: list[PassRecord] = []
     for rewrite in REWRITES:
         start = time.perf_counter()
         before = len(graph.ops)
         graph = rewrite(graph)
         records.append(_record(rewrite.__name__, start, before, len(graph.ops)))
+        stages.graph(rewrite.__name__, graph)
+        if is_checked:
+            check_graph(graph, rewrite.__name__)
     start = time.perf_counter()
     regions, order, verdicts = Partitioner(graph, device_spec(target)).run()
     records.append(_record("partition", start, len(graph.ops), len(order)))
-    plan = FusionPlan(graph, target, regions, order, verdicts, phase=phase)
-    return replace(plan, passes=tuple(records))
+    plan = FusionPlan(graph, target, regions, order, verdicts, tuple(records), phase)
+    if is_checked:
+        check_plan(plan, "partition")
+    return plan
 
 
 def _record(name: str, start: float, before: int, after: int) -> PassRecord:

@@ -36,8 +36,8 @@ def strategy_for(graph: Graph, ops: Sequence[Op], stored: frozenset[str], space:
 def can_split(ops: Sequence[Op], stored: frozenset[str], space: Space) -> bool:
     """Whether partial results can be combined by a second kernel.
 
-    That needs reductions that do not wait for each other, combinable one by one (not arguments), and
-    nothing of row length after them.
+    That needs reductions that do not wait for each other, combinable one by one (not arguments),
+    and nothing of row length after them.
     """
     reduced = {axis.name for axis in space.reduced}
     after: set[str] = set()

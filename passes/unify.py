@@ -145,7 +145,8 @@ class _Unifier:
         self.index[producer.name] = self.with_free(producer, kept)
 
     def with_free(self, op: Op, kept: Sequence[Affine]) -> Index:
-        """A reduction's domain index: `kept` for the kept dimensions, the free axes for the rest."""
+        """A reduction's domain index: `kept` for the kept dimensions, the free axes for the
+        rest."""
         known = iter(kept)
         partial = [None if k in op.reduced else next(known) for k in range(len(op.domain))]
         return self.fill(op, partial)
@@ -247,7 +248,9 @@ class _Unifier:
                         seen.add((producer.name, *key))
                         waiting.append((producer.name, wanted))
                 elif key != [a.key() for a in result_index(producer, self.index[producer.name])]:
-                    raise NoSpace(Reason.OTHER_SPACE, f"{name} reads {producer.name} of another row")
+                    raise NoSpace(
+                        Reason.OTHER_SPACE, f"{name} reads {producer.name} of another row"
+                    )
 
 
 def _after_reduction(ops: Sequence[Op]) -> frozenset[str]:

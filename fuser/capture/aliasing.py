@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
 # Subclasses may have no memory of their own: fake tensors, distributed ones.
 _WITH_ADDRESS = (Tensor, torch.nn.Parameter)
 

@@ -77,7 +77,10 @@ def number(value: Any) -> Dim:
     return as_dim(value)
 
 
-_TORCH = os.path.dirname(torch.__file__)
+_MACHINERY = tuple(
+    folder + os.sep
+    for folder in (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
+)
 _LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in .*\n\s*(?P<code>.*)')
 
 
@@ -91,9 +94,11 @@ def source_of(node: fx.Node) -> Source:
     found = list(_LINE.finditer(node.meta.get("stack_trace") or ""))
     if not found:
         return Source(module=module)
-    # Frames inside torch say how torch works, not what the user wrote.
-    own = [match for match in found if not match["file"].startswith(_TORCH)]
-    last = (own or found)[-1]
+    # Frames inside torch and this package say how those work, not what the user wrote.
+    own = [match for match in found if not match["file"].startswith(_MACHINERY)]
+    if not own:
+        return Source(module=module)
+    last = own[-1]
     return Source(last["file"], int(last["line"]), last["code"].strip(), module)
 
 

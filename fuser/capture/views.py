@@ -1,8 +1,8 @@
 """View calls as index maps: one function per aten view, from its arguments to a `Step`.
 
 Input: the shape that is viewed and the call's arguments; output: the step from the reader's index
-to the viewed tensor's. Views that reinterpret memory (dtype views, as_strided) are not here: they stay
-original calls on a stored value.
+to the viewed tensor's. Views that reinterpret memory (dtype views, as_strided) are not here: they
+stay original calls on a stored value.
 """
 
 from __future__ import annotations

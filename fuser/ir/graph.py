@@ -66,9 +66,9 @@ def row_major_strides(shape: Shape) -> Shape:
 class Argument:
     """A tensor as an op reads it: `value` seen through `map`, with the view's own type.
 
-    `type` and `storage_offset` (in elements from the value's start) describe the view's memory where
-    the value is stored. `window` is the part of `map` that leads from the reader's index to the
-    view's: broadcasts and shifts, empty for the arguments of a call.
+    `type` and `storage_offset` (in elements from the value's start) describe the view's memory
+    where the value is stored. `window` is the part of `map` that leads from the reader's index to
+    the view's: broadcasts and shifts, empty for the arguments of a call.
     """
 
     value: str

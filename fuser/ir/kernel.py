@@ -49,9 +49,9 @@ class KernelSpec:
     """One kernel. Called as `kernel[grid](*arguments, INDEX_TYPE=..., **configuration.blocks)`.
 
     `key` is a digest of the program without its names and comments: kernels that do the same for
-    different layers share one, and so one compilation. `extent` is the largest element offset the kernel may form: at 2**31 and above it is compiled with
-    64-bit indices. `checks_indices` asks for
-    device-side assertions. `constexprs` are further compile-time arguments with fixed values.
+    different layers share one, and so one compilation. `extent` is the largest element offset the
+    kernel may form: at 2**31 and above it is compiled with 64-bit indices. `checks_indices` asks
+    for device-side assertions. `constexprs` are further compile-time arguments with fixed values.
     """
 
     name: str

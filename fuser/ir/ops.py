@@ -40,11 +40,12 @@ class Promotion(Enum):
 class OpSpec:
     """One row. `{0}`, `{1}`, ... in the expressions are the operands after conversion.
 
-    `keeps` lists operands that are conditions, not of the computation's type. `weight` is arithmetic
-    operations an element, a special function counting as its instruction count on the vector unit.
-    `bool_expression` replaces the expression where the computation is on booleans; a row without
-    one stays opaque there unless it compares. A row whose result depends on the spacing of its type's
-    numbers (`by_spacing`) stays opaque for the half types, which kernels hold as float32.
+    `keeps` lists operands that are conditions, not of the computation's type. `weight` is
+    arithmetic operations an element, a special function counting as its instruction count on the
+    vector unit. `bool_expression` replaces the expression where the computation is on booleans; a
+    row without one stays opaque there unless it compares. A row whose result depends on the spacing
+    of its type's numbers (`by_spacing`) stays opaque for the half types, which kernels hold as
+    float32.
     """
 
     kind: str

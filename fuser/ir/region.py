@@ -83,8 +83,9 @@ class Cost:
 class Region:
     """Ops that become one kernel (two for a split reduction).
 
-    `ops` are owned by this region alone; `recomputed` are cheap ops that another region owns and this
-    one computes again. `inputs` and `outputs` are value names in the order of the kernel's arguments.
+    `ops` are owned by this region alone; `recomputed` are cheap ops that another region owns and
+    this one computes again. `inputs` and `outputs` are value names in the order of the kernel's
+    arguments.
     """
 
     name: str

@@ -1,8 +1,9 @@
 """Iteration spaces: the loop axes of a region and where each of its ops stands in them.
 
-An `Affine` is a linear form over loop axes; an op's index is one affine per dimension of its domain.
-Axes are split until every reshape inside a region is linear, so code needs no division to follow a
-view, and every memory access is a sum of axis times stride that can be read off and costed.
+An `Affine` is a linear form over loop axes; an op's index is one affine per dimension of its
+domain. Axes are split until every reshape inside a region is linear, so code needs no division to
+follow a view, and every memory access is a sum of axis times stride that can be read off and
+costed.
 """
 
 from __future__ import annotations
