@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from fuser.ir.dtype import DType
+
+_CALL = re.compile(r"[\w.]+\([^()]*\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +56,4 @@ def plain_literal(number: bool | int | float, dtype: DType) -> str:
 
 
 def _grouped(text: str) -> str:
-    return text if text.isidentifier() or text.endswith(")") else f"({text})"
+    return text if text.isidentifier() or _CALL.fullmatch(text) else f"({text})"

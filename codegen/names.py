@@ -5,10 +5,13 @@ from __future__ import annotations
 import keyword
 import re
 
-RESERVED = frozenset({"x", "r", "x_mask", "r_mask", "r_start", "tl", "fn", "triton", "index"})
+RESERVED = frozenset(
+    ("x", "r", "x_mask", "r_mask", "r_start", "r_offset", "part", "part_size")
+    + ("tl", "fn", "triton", "index", "float")
+)
+"""Names that the templates and the expressions use."""
 
-
-_AXIS = re.compile(r"[xr]\d+")
+_AXIS = re.compile(r"([xr]|size_)\d+")
 
 
 class Names:

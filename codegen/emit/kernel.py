@@ -14,6 +14,7 @@ from fuser.ir.dim import Dim, evaluate, multiply, product, total
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Graph, Op
 from fuser.ir.kernel import Configuration, GridAxis, KernelArgument, KernelSpec
+from fuser.ir.ops import BY_KIND, Group
 from fuser.ir.region import Region
 from fuser.ir.space import Affine, LoopAxis, Space, memory_offset
 from fuser.passes.partition import live_values
@@ -65,11 +66,20 @@ def work_of(
         graph,
         region,
         device,
-        Rounding(frozenset(region.outputs), rounds_everywhere),
+        Rounding(rounded_values(ops, region.outputs), rounds_everywhere),
         ops,
         order_axes(region.space.parallel, primary, hints),
         order_axes(region.space.reduced, primary, hints),
     )
+
+
+def rounded_values(ops: Sequence[Op], outputs: Sequence[str]) -> frozenset[str]:
+    """Stored values, and those that a stored one only moves: a reader of either sees one value."""
+    found = set(outputs)
+    for op in reversed(ops):
+        if op.name in found and (op.kind == "copy" or BY_KIND[op.kind].group is Group.BORDER):
+            found |= {operand.value for operand in op.operands if isinstance(operand, Argument)}
+    return frozenset(found)
 
 
 def _position(graph: Graph) -> Callable[[Op], int]:

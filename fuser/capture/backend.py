@@ -82,6 +82,13 @@ class Backend:
         self._fall_back = fall_back
         self._indices = itertools.count()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Backend:
+        return self  # a copy of a compiled module is compiled by the same backend
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = (self._compile_graph, dict(self._options), self.__name__, self._fall_back)
+        return Backend, arguments
+
     def __call__(
         self,
         module: fx.GraphModule,

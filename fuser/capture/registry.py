@@ -2,12 +2,13 @@
 
 In: a record for every graph that a backend was given: the `torch.compile` call that asked for it,
 the function or module on whose call it was compiled, and the parameters it has run with. Out:
-`plans(compiled)`, the plans that compilation registered for those graphs, in order.
-
-A graph belongs to `compiled` if it was compiled during a call of it, or if it has run with its
-parameters: Dynamo lets a second module of the same class reuse the first one's code, and then no
-compilation takes place that could be told apart. Records live as long as the compiled code.
+`plans(compiled)`, the plans that compilation registered for those graphs, in order. Records live
+as long as the compiled code.
 """
+
+# A graph belongs to `compiled` if it was compiled during a call of it, or if it has run with its
+# parameters. The second is needed because Dynamo lets another module of the same class reuse the
+# code of the first: then no compilation takes place that could be told apart.
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from fuser.ir.kernel import KernelSpec
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Reason, Region, Verdict
 from fuser.ir.space import Space
-from fuser.passes.base import Limits
+from fuser.passes.base import Limits, dependencies
 from fuser.passes.partition import Partitioner
 from fuser.passes.pipeline import plan_graph
 
@@ -119,6 +119,43 @@ def verdict_on(plan: FusionPlan, producer: str, consumer: str) -> Verdict:
 
 def axis_sizes(space: Space) -> dict[str, Any]:
     return {axis.name: axis.size for axis in space.axes}
+
+
+def assert_plan_holds(plan: FusionPlan) -> None:
+    """What every plan keeps, worked out from the graph alone.
+
+    Each op is in one region or is an original call, steps run after what they need, and every
+    value that a step reads has been stored by then.
+    """
+    graph = plan.graph
+    owned = [name for region in plan.regions for name in region.ops]
+    assert sorted([*owned, *plan.opaque]) == sorted(op.name for op in graph.ops)
+    assert sorted(plan.order) == sorted([*(region.name for region in plan.regions), *plan.opaque])
+    place = {name: plan.order.index(step) for step in plan.order for name in _ops_of(plan, step)}
+    for name, earlier in dependencies(graph).items():
+        assert all(place[before] <= place[name] for before in earlier)
+    there = {item.value.name for item in graph.inputs if item.value}
+    there |= {value.name for value in graph.constants}
+    for step in plan.order:
+        region = plan.by_name.get(step)
+        if region is None:
+            op = graph.by_name[step]
+            assert there.issuperset(op.reads)
+            there |= {value.name for value in op.results}
+            continue
+        inside = set(region.all_ops)
+        outside = {value for name in inside for value in graph.by_name[name].reads} - inside
+        assert set(region.inputs) == outside
+        assert there.issuperset(region.inputs)
+        assert set(region.outputs) <= set(region.ops)
+        assert set(region.space.index) == inside
+        there |= set(region.outputs)
+    assert there.issuperset(graph.output_values)
+
+
+def _ops_of(plan: FusionPlan, step: str) -> tuple[str, ...]:
+    region = plan.by_name.get(step)
+    return region.ops if region else (step,)
 
 
 # The same graph under other names ---------------------------------------------------------------

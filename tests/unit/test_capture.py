@@ -1,11 +1,9 @@
-"""Capture: the backend around AOTAutograd, whose plans are whose, and capture without running.
-
-The compile function of these tests runs each graph as it is and registers the graph's context as
-its plan, so that a compiled object's plans say which graphs were made for it.
-"""
+"""Capture: the backend around AOTAutograd, and the capture of a model without running it."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,7 +12,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch._dynamo.backends import registry as dynamo_backends
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.checkpoint import checkpoint
@@ -23,7 +20,8 @@ from fuser.capture import backend as backend_module
 from fuser.capture.backend import Backend, CompileContext
 from fuser.capture.fake import capture_graph, fake_program
 from fuser.capture.registry import plans
-from fuser.errors import CaptureError, InvalidArgument
+from fuser.errors import CaptureError
+from support.capture import Net, Other, Recorder, phases
 
 pytestmark = [
     # Dynamo silences it by replacing `showwarning`, which a filter set to "error" comes before.
@@ -39,48 +37,6 @@ def _fresh_dynamo() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch._dynamo.reset()
-
-
-class Recorder:
-    """A backend, and every graph that it compiled."""
-
-    def __init__(self, **options: Any) -> None:
-        self.graphs: list[fx.GraphModule] = []
-        self.backend = Backend(self.compile_graph, **options)
-
-    def compile_graph(
-        self, module: fx.GraphModule, inputs: Sequence[Any], context: CompileContext
-    ) -> fx.GraphModule:
-        context.register(context)
-        self.graphs.append(module)
-        return module
-
-    def compile(self, model: Any, **options: Any) -> Any:
-        return torch.compile(model, backend=self.backend, **options)
-
-    def targets(self) -> set[str]:
-        nodes = [node for graph in self.graphs for node in graph.graph.nodes]
-        return {str(node.target) for node in nodes if node.op == "call_function"}
-
-
-def phases(compiled: Any) -> list[tuple[str, int]]:
-    return [(context.phase, context.graph_index) for context in plans(compiled)]
-
-
-class Net(nn.Module):
-    """A linear layer and a batch norm, with a graph break between them if asked for."""
-
-    def __init__(self, broken: bool = False) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.norm = nn.BatchNorm1d(4)
-        self.broken = broken
-
-    def forward(self, x: Tensor, *, scale: float = 1.0) -> dict[str, Any]:
-        hidden = self.linear(x)
-        if self.broken:
-            torch._dynamo.graph_break()
-        return {"out": [self.norm(hidden).relu() * scale, None], "size": x.shape[0]}
 
 
 def test_training_gives_a_forward_and_a_backward_plan() -> None:
@@ -233,11 +189,16 @@ def test_checkpoints_repeat_the_dropout_of_the_forward() -> None:
 def test_threads() -> None:
     recorder = Recorder()
     failures: list[BaseException] = []
+    # Before torch 2.13, a call of compiled code fails while another thread compiles.
+    compiling, compiled_all = threading.Lock(), threading.Barrier(4)
 
     def work(k: int) -> None:
         try:
             compiled = recorder.compile(lambda x: (x * k).relu())
-            for _ in range(3):
+            with compiling:
+                compiled(torch.randn(4))
+            compiled_all.wait(timeout=60)
+            for _ in range(20):
                 x = torch.randn(4)
                 torch.testing.assert_close(compiled(x), (x * k).relu())
         except BaseException as error:
@@ -268,6 +229,19 @@ def test_runners_take_a_list_and_modules_run_as_they_are() -> None:
     assert seen == [2]
 
 
+def keep(module: fx.GraphModule, inputs: Sequence[Any], context: CompileContext) -> Any:
+    return module
+
+
+def test_compiled_modules_can_be_copied_and_pickled() -> None:
+    compiled = torch.compile(Other(), backend=Backend(keep, {"precision": "eager"}))
+    x = torch.randn(2, 4)
+    expected = compiled(x)
+    for twin in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):
+        torch.testing.assert_close(twin(x), expected)
+        assert twin.weight is not compiled.weight
+
+
 def test_what_aotautograd_refuses_runs_as_eager(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -289,100 +263,6 @@ def test_errors_of_the_compile_function_are_not_hidden() -> None:
 
     with pytest.raises(Exception, match="in the compiler"):
         torch.compile(lambda x: x + 1, backend=Backend(fail))(torch.zeros(2))
-
-
-# Whose plans are whose.
-
-
-@pytest.fixture
-def named(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A backend known to Dynamo by name, one object for all models."""
-    monkeypatch.setitem(dynamo_backends._BACKENDS, "fuser_test", None)
-    monkeypatch.setitem(dynamo_backends._COMPILER_FNS, "fuser_test", Recorder().backend)
-    return "fuser_test"
-
-
-class Other(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x * self.weight).exp()
-
-
-def test_models_with_one_named_backend_do_not_mix(named: str) -> None:
-    first, second = torch.compile(Net(), backend=named), torch.compile(Other(), backend=named)
-    x = torch.randn(5, 4)
-    first(x)["out"][0].sum().backward()
-    assert phases(first) == [("forward", 0), ("backward", 0)]
-    assert phases(second) == []
-    second(x).sum().backward()
-    assert phases(first) == [("forward", 0), ("backward", 0)]
-    assert phases(second) == [("forward", 1), ("backward", 1)]
-
-
-def test_models_of_one_class_share_what_dynamo_shares(named: str) -> None:
-    first, second = torch.compile(Other(), backend=named), torch.compile(Other(), backend=named)
-    x = torch.randn(5, 4)
-    first(x)
-    assert phases(second) == []
-    second(x)  # runs the code compiled for the first
-    assert phases(second) == phases(first) == [("forward", 0)]
-    plain = [torch.compile(nn.GELU(), backend=named) for _ in range(2)]
-    for compiled in plain:
-        compiled(x)
-        assert phases(compiled) == [("inference", 1)]
-
-
-def test_functions_do_not_mix_with_each_other(named: str) -> None:
-    double = torch.compile(lambda x: x * 2, backend=named)
-    triple = torch.compile(lambda x: x * 3, backend=named)
-    double(torch.ones(2))
-    assert (len(plans(double)), len(plans(triple))) == (1, 0)
-    triple(torch.ones(2))
-    assert phases(double) + phases(triple) == [("inference", 0), ("inference", 1)]
-
-
-def test_other_options_are_another_compilation(named: str) -> None:
-    model = Other()
-    fast = torch.compile(model, backend=named, options={"precision": "fast"})
-    exact = torch.compile(model, backend=named, options={"precision": "eager"})
-    fast(torch.ones(4))
-    assert (len(plans(fast)), len(plans(exact))) == (1, 0)
-    exact(torch.ones(4))
-    assert plans(fast)[0].options != plans(exact)[0].options
-
-
-def test_graph_breaks_below_the_compiled_module(named: str) -> None:
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.head = Net(broken=True), Other()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.inner(x)["out"][0]) + 1
-
-    compiled, other = (torch.compile(Outer(), backend=named) for _ in range(2))
-    with torch.no_grad():
-        compiled(torch.randn(5, 4))
-        assert len(plans(compiled)) >= 2
-        assert plans(other) == []
-
-
-def test_modules_compiled_in_place_and_inside_others(named: str) -> None:
-    model = nn.Sequential(Other(), nn.Sequential(Other()))
-    model[0].compile(backend=named)
-    model[1] = torch.compile(model[1], backend=named)
-    model(torch.randn(5, 4))
-    assert len(plans(model[0])) == 1
-    assert len(plans(model)) == 2
-
-
-@pytest.mark.parametrize("thing", [Other(), len, 3, lambda x: x])
-def test_plans_of_what_is_not_compiled(thing: Any) -> None:
-    with pytest.raises(InvalidArgument, match="fix: pass what"):
-        plans(thing)
 
 
 # Capture without running.

@@ -1,0 +1,291 @@
+"""The partitioner: who owns each op, a verdict on every edge, and each reason provoked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fuser.ir.graph import Graph
+from fuser.ir.plan import FusionPlan
+from fuser.ir.region import Reason, RegionKind, Strategy, Verdict
+from fuser.passes.base import Limits
+from fuser.passes.partition import live_values
+from fuser.passes.pipeline import plan_graph
+from support.graphs import (
+    assert_plan_holds,
+    graph_of,
+    only_region,
+    partitioned,
+    plan_of,
+    reasons,
+    renamed,
+    verdict_on,
+)
+from support.plans import Sketch, small_graph
+
+Program = Callable[..., Any]
+X = torch.randn(4, 6)
+
+
+def block(x: Tensor, w: Tensor, bias: Tensor) -> Any:
+    """A layer with everything in it: products, norms, activations, shifts, several outputs."""
+    y = F.layer_norm(F.gelu(x @ w + bias), (6,))
+    z = F.softmax(y.view(2, 2, 6).transpose(0, 1), -1)
+    ramp = torch.arange(6, dtype=torch.float32)
+    return F.pad(z, (1, 1)), (y * ramp).sum(0), y.cumsum(0) * ramp, x.flip(1).exp()
+
+
+BLOCK = (X, torch.randn(6, 6), torch.randn(6))
+
+
+def edges(graph: Graph) -> set[tuple[str, str]]:
+    return {
+        (graph.producers[value].name, op.name)
+        for op in graph.ops
+        for value in op.reads
+        if value in graph.producers
+    }
+
+
+# Whole plans ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["sm_90", "cpu", "gfx942"])
+def test_every_op_has_one_owner_and_every_edge_a_verdict(target: str) -> None:
+    plan = plan_of(block, *BLOCK, target=target)
+    assert_plan_holds(plan)
+    judged = [(verdict.producer, verdict.consumer) for verdict in plan.verdicts]
+    assert len(judged) == len(set(judged))
+    assert set(judged) == edges(plan.graph)
+
+
+def test_verdicts_agree_with_the_regions() -> None:
+    plan = plan_of(block, *BLOCK)
+    for verdict in plan.verdicts:
+        reader = plan.region_of.get(verdict.consumer)
+        is_inside = reader is not None and verdict.producer in reader.all_ops
+        assert verdict.fused == is_inside, verdict
+
+
+def test_a_chain_is_one_kernel() -> None:
+    region = only_region(plan_of(lambda x: F.gelu(x * 2).tanh(), X))
+    assert (region.kind, region.strategy) == (RegionKind.POINTWISE, Strategy.FLAT)
+    assert len(region.outputs) == 1
+    assert region.inputs == ("x_1",)
+
+
+def test_a_reduction_takes_its_neighbours_in() -> None:
+    region = only_region(plan_of(lambda x, w: F.layer_norm(x.exp() + x, (6,), w) * 2, X, X[0]))
+    assert (region.kind, region.strategy) == (RegionKind.REDUCTION, Strategy.ROW_IN_REGISTERS)
+    assert len(region.inputs) == 2
+
+
+def test_unrelated_programs_stay_apart() -> None:
+    plan = plan_of(lambda x, y: (x.exp() + 1, y.sin() * 2), X, X[:3])
+    assert [len(region.ops) for region in plan.regions] == [2, 2]
+
+
+@pytest.mark.parametrize("prefix", ["a", "zz", "v9_"])
+def test_names_change_nothing(prefix: str) -> None:
+    graph = graph_of(block, *BLOCK)
+    order = {name: f"{prefix}{len(graph.values) - k}" for k, name in enumerate(graph.values)}
+
+    def other(name: str) -> str:
+        return order.get(name, f"{prefix}_{name}")
+
+    plan, renamed_plan = plan_graph(graph, "sm_90"), plan_graph(renamed(graph, other), "sm_90")
+
+    def named(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name if name in plan.by_name else other(name) for name in names)
+
+    assert named(plan.order) == renamed_plan.order
+    for region, twin in zip(plan.regions, renamed_plan.regions, strict=True):
+        assert named(region.ops) == twin.ops
+        assert named(region.inputs) == twin.inputs
+        assert named(region.outputs) == twin.outputs
+        assert (region.strategy, region.space.axes, region.cost) == (
+            twin.strategy,
+            twin.space.axes,
+            twin.cost,
+        )
+    assert [(v.fused, v.reason) for v in plan.verdicts] == [
+        (v.fused, v.reason) for v in renamed_plan.verdicts
+    ]
+
+
+def test_the_same_graph_gets_the_same_plan() -> None:
+    graph = graph_of(block, *BLOCK)
+    plans = [replace(plan_graph(graph, "sm_90"), passes=()) for _ in range(2)]
+    assert plans[0] == plans[1]
+
+
+def test_the_steps_of_the_planner_are_recorded() -> None:
+    plan = plan_of(lambda x: (x.exp() * 2, x.exp() + 1), X)
+    names = [record.name for record in plan.passes]
+    assert names == ["merge_equal_ops", "remove_unused_ops", "partition"]
+    assert [(record.before, record.after) for record in plan.passes] == [(4, 3), (3, 3), (3, 1)]
+    assert all(record.milliseconds >= 0 for record in plan.passes)
+
+
+# Reasons ----------------------------------------------------------------------------------------
+
+
+def kept_then(program: Program) -> Program:
+    def run(x: Tensor, *rest: Any) -> Any:
+        y = x.exp()
+        return y, program(y, *rest)
+
+    return run
+
+
+PROVOKED: dict[Reason, tuple[Program, str, str]] = {
+    Reason.FUSED: (lambda x: x.exp() * 2, "exp", "mul"),
+    Reason.FUSED_AND_STORED: (kept_then(lambda y: y * 2), "exp", "mul"),
+    Reason.RECOMPUTED: (
+        lambda x: (x * torch.arange(6), x.sum(1) - torch.arange(6)[:4]),
+        "iota",
+        "sub",
+    ),
+    Reason.OPAQUE_PRODUCER: (lambda x: x.cumsum(0) * 2, "opaque", "mul"),
+    Reason.OPAQUE_READER: (lambda x: x.exp().cumsum(0), "exp", "opaque"),
+    Reason.CYCLE: (lambda x: (lambda y: y + y.cumsum(0))(x.exp()), "exp", "add"),
+    Reason.OTHER_SPACE: (lambda x: x.softmax(1).flip(0), "exp", "divide"),
+    Reason.OTHER_REDUCTION: (lambda x: x.sum(0).amax(0), "sum", "amax"),
+    Reason.NOT_LINEAR: (lambda x: x.exp().view(6, 4).t() + x.sin(), "exp", "add"),
+    Reason.DATA_DEPENDENT_READ: (lambda x: x.exp()[[1, 0]], "exp", "index"),
+    Reason.OUTPUT_NOT_COVERED: (kept_then(lambda y: y[:2] * 2), "exp", "mul"),
+}
+
+
+@pytest.mark.parametrize("reason", PROVOKED, ids=lambda reason: reason.name)
+def test_a_reason_is_given(reason: Reason) -> None:
+    program, producer, consumer = PROVOKED[reason]
+    plan = plan_of(program, X)
+    verdict = verdict_on(plan, producer, consumer)
+    assert verdict.reason is reason
+    assert_plan_holds(plan)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason", "detail"),
+    [
+        (Limits(ops=2), Reason.TOO_MANY_OPS, "3 > 2"),
+        (Limits(arguments=4), Reason.TOO_MANY_ARGUMENTS, "5 > 4"),
+        (Limits(live_values=3), Reason.TOO_MANY_LIVE_VALUES, "> 3"),
+    ],
+)
+def test_a_limit_is_a_reason(limits: Limits, reason: Reason, detail: str) -> None:
+    graph = graph_of(lambda a, b, c, d: (a + b) * (c - d), X, X + 1, X + 2, X + 3)
+    plan = partitioned(graph, limits)
+    assert_plan_holds(plan)
+    refused = [verdict for verdict in plan.verdicts if verdict.reason is reason]
+    assert refused
+    assert detail in refused[0].detail
+    assert len(plan.regions) > 1
+
+
+def test_other_devices_are_a_reason() -> None:
+    sketch = Sketch()
+    y = sketch.pointwise("exp", sketch.input("x", 4, 6))
+    graph = sketch.graph(sketch.pointwise("sin", y))
+    first, second = graph.ops
+    result = second.results[0]
+    moved = replace(second, results=(replace(result, type=replace(result.type, device="cuda:1")),))
+    plan = partitioned(replace(graph, ops=(first, moved)))
+    assert plan.verdicts == (Verdict("exp", "sin", False, Reason.DEVICE, "cpu, cuda:1"),)
+
+
+def test_no_saving_is_a_reason() -> None:
+    """Where launches are free and arithmetic is all there is, two kernels are as good as one."""
+    plan = partitioned(graph_of(lambda x: x.exp().sin(), X), target="cpu", launch_us=0.0)
+    assert reasons(plan) == {Reason.NO_GAIN}
+    assert plan.verdicts[0].detail == "0.0 us"
+
+
+def test_a_write_between_two_ops_keeps_them_apart() -> None:
+    """The order of effects is part of what must run before what, so it shows as a cycle."""
+
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        y = x.exp()
+        w.add_(1)
+        return y * w
+
+    plan = plan_of(program, X, X + 1)
+    assert verdict_on(plan, "exp", "mul").reason is Reason.CYCLE
+    assert plan.order == ("region_0", "add_", "region_1")
+    assert_plan_holds(plan)
+
+
+def test_a_refusal_is_read_by_people() -> None:
+    verdict = verdict_on(plan_of(lambda x: x.sum(0).amax(0), X), "sum", "amax")
+    assert verdict.text == "the two reduce over different axes (amax over [6])"
+    assert Verdict("a", "b", True, Reason.FUSED).text == Reason.FUSED.value
+
+
+# Details ----------------------------------------------------------------------------------------
+
+
+def test_a_constant_is_computed_again_by_each_reader() -> None:
+    plan = plan_of(lambda x, y: (x * torch.arange(6), y.sum(1) - torch.arange(6)[0]), X, X)
+    first, second = plan.regions
+    assert "iota" in first.ops
+    assert second.recomputed == ("iota",)
+    assert second.all_ops[0] == "iota"
+    assert "iota" not in first.outputs + second.inputs
+
+
+def test_a_constant_that_a_call_reads_is_stored() -> None:
+    plan = plan_of(lambda x: x * torch.arange(4).float().cumsum(0)[:, None], X)
+    (stored,) = [region for region in plan.regions if "iota" in region.ops]
+    assert [plan.graph.by_name[name].kind for name in stored.outputs] == ["cast"]
+
+
+def test_only_what_is_read_outside_is_stored() -> None:
+    plan = plan_of(lambda x: (lambda y: (y * 2, y.cumsum(0)))(x.sin().exp()), X)
+    assert [region.outputs for region in plan.regions] == [("exp", "mul")]
+
+
+def test_live_values_are_counted_in_program_order() -> None:
+    def count(program: Program) -> int:
+        graph = graph_of(program, X, X + 1)
+        return live_values(graph, list(graph.ops), graph.output_values)
+
+    assert count(lambda x, y: x.exp().sin()) == 2
+    assert count(lambda x, y: x.exp() + y.sin()) == 3
+    assert count(lambda x, y: (x.exp() + 1) * x) == 3
+    assert count(lambda x, y: (x + y) * (x - y)) == 4
+
+
+def merged(program: Program, *args: Any) -> FusionPlan:
+    return plan_graph(graph_of(program, *args), "sm_90")
+
+
+def test_equal_ops_are_merged_but_not_equal_numbers() -> None:
+    plan = merged(lambda x: (x / 0.0 + 1, x / 0.0 + 2, x / -0.0 + 3), X)
+    divisors = [str(op.operands[1]) for op in plan.graph.ops if op.kind == "divide"]
+    assert divisors == ["0.0", "-0.0"]
+
+
+def test_draws_are_never_merged_or_dropped() -> None:
+    def program(x: Tensor) -> Tensor:
+        torch.rand_like(x)
+        return torch.rand_like(x) + torch.rand_like(x)
+
+    plan = merged(program, X)
+    assert [step for step in plan.order if step.startswith("rand")] == [
+        op.name for op in plan.graph.ops if op.is_opaque
+    ]
+    assert len(plan.opaque) == 3
+
+
+def test_a_plan_of_a_graph_by_hand() -> None:
+    plan = plan_graph(small_graph(), "sm_90")
+    assert_plan_holds(plan)
+    assert plan.kernel_count == 3
+    assert plan.order == ("region_0", "mm", "region_1")
