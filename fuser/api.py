@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import fx, nn
 
 from fuser import config
 from fuser.capture import registry
 from fuser.capture.backend import Backend, CompileContext
 from fuser.capture.fake import capture_graph
+from fuser.capture.wrapping import wrap
 from fuser.device import device_spec, present_target
 from fuser.driver import Compiled, compile_graph, options_from, plan_module
 from fuser.dump.stages import Stages
@@ -40,8 +40,7 @@ def compile(  # noqa: A001 - the public name follows torch.compile
     """
     _check_program("compile", model)
     options_from(options)
-    backend = new_backend(options)
-    return torch.compile(model, backend=backend, dynamic=dynamic, fullgraph=fullgraph)
+    return wrap(model, new_backend(options), dynamic, fullgraph)
 
 
 def plan(

@@ -126,7 +126,11 @@ def options_from(given: Mapping[str, Any]) -> Options:
     for name, value in given.items():
         if name not in (*known, "mode"):
             raise InvalidArgument(
-                function="compile", argument=name, value=value, expected="an option", known=known
+                function="compile",
+                argument=name,
+                value=value,
+                expected=f"one of the options {', '.join(known)}",
+                known=known,
             )
     if given.get("mode") not in (None, "default"):
         raise InvalidArgument(
