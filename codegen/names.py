@@ -7,7 +7,7 @@ import re
 
 RESERVED = frozenset(
     ("x", "r", "x_mask", "r_mask", "r_start", "r_offset", "part", "part_size")
-    + ("tl", "fn", "triton", "index", "float")
+    + ("tl", "fn", "triton", "index", "float", "range")
 )
 """Names that the templates and the expressions use."""
 

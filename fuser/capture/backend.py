@@ -26,7 +26,7 @@ from torch._guards import TracingContext
 
 from fuser.capture import second_order
 from fuser.capture.aliasing import overlap_check
-from fuser.capture.decompositions import decompositions
+from fuser.capture.decomposition.table import decompositions
 from fuser.capture.registry import GraphRecord, current_caller
 from fuser.capture.second_order import untraced
 from fuser.errors import FuserError

@@ -188,7 +188,8 @@ _LOGIC = (
 )  # fmt: skip
 
 _MOVES = (
-    OpSpec("cast", ("prims.convert_element_type.default",), ("a",), "{0}", Promotion.RESULT,
+    # A cast inside a decomposition: the value may stay wide, where the user's cast must round.
+    OpSpec("convert", ("prims.convert_element_type.default",), ("a",), "{0}", Promotion.RESULT,
            bool_expression="{0}"),
     OpSpec("cast", ("aten._to_copy.default",), ("self",), "{0}", Promotion.RESULT,
            bool_expression="{0}"),

@@ -1,4 +1,4 @@
-"""The device that the differential tests run on: a GPU, or the CPU where kernels are interpreted."""
+"""The device of the differential tests: a GPU, or the CPU where kernels are interpreted."""
 
 from __future__ import annotations
 

@@ -188,7 +188,11 @@ class Structured(nn.Module):
         x = self.linear(batch["x"]).relu() * scale
         if mask is not None:
             x = x.masked_fill(mask, 0)
-        return {"a": x, "nested": [x.sum(-1), {"b": (x, None, 3, "text")}], "pair": Pair(x + 1, None)}
+        return {
+            "a": x,
+            "nested": [x.sum(-1), {"b": (x, None, 3, "text")}],
+            "pair": Pair(x + 1, None),
+        }
 
 
 def test_nested_arguments_and_outputs(device: str) -> None:

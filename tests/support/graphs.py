@@ -17,7 +17,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from fuser.capture.decompositions import decompositions
+from fuser.capture.decomposition.table import decompositions
 from fuser.capture.from_fx import from_fx
 from fuser.codegen.generate import generate
 from fuser.device import device_spec

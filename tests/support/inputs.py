@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["ANY", "COUNT", "FLAG", "POSITIVE", "UNIT", "Cases", "Domain", "Inputs", "pointwise"]
+__all__ = ["ANY", "FLAG", "POSITIVE", "UNIT", "Cases", "Domain", "Inputs", "pointwise"]
 
 Cases = dict[str, tuple[Any, ...]]
 
@@ -46,7 +46,6 @@ def _special_floats(limits: torch.finfo) -> dict[str, float]:
 ANY = Domain()
 POSITIVE = Domain(low=0.0, high=9.0)
 UNIT = Domain(low=-1.0, high=1.0)
-COUNT = Domain(low=0.0, high=7.0, takes_special=False)
 FLAG = Domain(dtype=torch.bool)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from support.inputs import ANY, COUNT, FLAG, POSITIVE, UNIT, Cases, Domain, Inputs, pointwise
+from support.inputs import ANY, FLAG, POSITIVE, UNIT, Cases, Domain, Inputs, pointwise
 
 __all__ = ["ALL", "BOOL", "FLOATS", "INTEGERS", "SAMPLES", "Sample"]
 
@@ -102,10 +102,21 @@ _ARITHMETIC = (
     _plain("divide", lambda x: x / 3, "by_number", dtypes=NUMBERS),
     _plain("divide", lambda x: 3 / x, "of_number", reaches="reciprocal"),
     Sample("divide", lambda x, y: torch.div(x, y, rounding_mode=None), DIVISION, label="mode"),
-    Sample("floor_divide", lambda x, y: torch.div(x, y, rounding_mode="floor"), DIVISION, NUMBERS,
-           **TRACED_LAYOUT),
-    Sample("floor_divide", torch.floor_divide, DIVISION, gradient=False, label="function",
-           **TRACED_LAYOUT),
+    Sample(
+        "floor_divide",
+        lambda x, y: torch.div(x, y, rounding_mode="floor"),
+        DIVISION,
+        NUMBERS,
+        **TRACED_LAYOUT,
+    ),
+    Sample(
+        "floor_divide",
+        torch.floor_divide,
+        DIVISION,
+        gradient=False,
+        label="function",
+        **TRACED_LAYOUT,
+    ),
     _plain("floor_divide", lambda x: x // 3, "number", dtypes=NUMBERS, gradient=False),
     Sample("trunc_divide", lambda x, y: torch.div(x, y, rounding_mode="trunc"), DIVISION, NUMBERS),
     Sample("remainder", torch.remainder, MODULO, NUMBERS),
@@ -135,8 +146,14 @@ _ARITHMETIC = (
     Sample("clamp_max", lambda x, y: torch.clamp(x, max=y), TWO, NUMBERS, label="tensor", **CHOICE),
     _plain("clamp", lambda x: torch.clamp(x, 0, 2), dtypes=NUMBERS, **CHOICE),
     # Eager has no gradient for limits that widen the result.
-    Sample("clamp", torch.clamp, pointwise(ANY, ANY, ANY, leaves_out=("special", "broadcast")),
-           NUMBERS, label="tensor", **CHOICE),
+    Sample(
+        "clamp",
+        torch.clamp,
+        pointwise(ANY, ANY, ANY, leaves_out=("special", "broadcast")),
+        NUMBERS,
+        label="tensor",
+        **CHOICE,
+    ),
     Sample("clamp", torch.clamp, pointwise(ANY, ANY, ANY), NUMBERS, False, "broadcast", **CHOICE),
 )
 
@@ -178,7 +195,8 @@ _LOGIC = (
     Sample("shift_right", lambda x, y: x >> y, pointwise(ANY, SHIFT), INTEGERS, False),
     _plain("shift_right", lambda x: x >> 2, "number", dtypes=INTEGERS, gradient=False),
     Sample("where", torch.where, pointwise(FLAG, ANY, ANY), ALL),
-    Sample("where", lambda c, x: torch.where(c, x, 2), pointwise(FLAG, ANY), NUMBERS, label="number"),
+    Sample("where", lambda c, x: torch.where(c, x, 2), pointwise(FLAG, ANY), NUMBERS,
+           label="number"),
 )  # fmt: skip
 
 # What a float outside the range of an integer type becomes is not defined.
@@ -268,7 +286,7 @@ _REDUCTIONS = (
 )
 
 
-# Borders, gathers, creations ------------------------------------------------------------------------
+# Borders, gathers, creations ----------------------------------------------------------------------
 
 
 def _keys(cases: Cases, *names: str) -> Cases:
@@ -317,7 +335,9 @@ def _lookups(*shape: int, count: int, low: int = 0) -> Callable[[Inputs], Cases]
     return cases
 
 
-def _moved(kind: str, call: Callable[..., Any], cases: Any, label: str = "", **fields: Any) -> Sample:
+def _moved(
+    kind: str, call: Callable[..., Any], cases: Any, label: str = "", **fields: Any
+) -> Sample:
     return Sample(kind, call, cases, fields.pop("dtypes", ALL), label=label, **fields)
 
 

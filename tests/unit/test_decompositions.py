@@ -20,7 +20,7 @@ from torch._functorch.aot_autograd import aot_function
 from torch._functorch.partitioners import default_partition
 from torch.utils._pytree import tree_leaves
 
-from fuser.capture.decompositions import decompositions
+from fuser.capture.decomposition.table import decompositions
 from fuser.capture.views import MOVES, VIEWS
 from fuser.ir.ops import BY_TARGET
 
@@ -347,7 +347,7 @@ def test_optimiser_lists_become_single_tensors() -> None:
 
 def test_the_other_compilers_table_is_not_imported() -> None:
     program = (
-        "import sys; from fuser.capture.decompositions import decompositions; decompositions();"
+        "import sys; from fuser.capture.decomposition.table import decompositions; decompositions();"
         "print('torch._inductor.decomposition' in sys.modules)"
     )
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

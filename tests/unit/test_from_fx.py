@@ -17,7 +17,7 @@ from fuser.ir.dim import is_equal
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Effect, Literal, SizeSlot, Slot
 from fuser.ir.index_map import IDENTITY
-from support.graphs import captured_graph, follow, graph_of, op_of, ravel, traced, unravel
+from support.graphs import captured_graph, follow, graph_of, op_of, ravel, traced
 
 Program = Callable[..., Any]
 X = torch.randn(4, 6)

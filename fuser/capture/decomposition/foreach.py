@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuser.capture.decompose_common import Rule, as_rules, aten
+from fuser.capture.decomposition.common import Rule, as_rules, aten
 
 
 def _norm(x: Tensor, order: float = 2, **options: Any) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuser.capture.decompose_common import (
+from fuser.capture.decomposition.common import (
     as_rules,
     aten,
     average,

@@ -22,14 +22,15 @@ from torch import Tensor
 from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 
-from fuser.capture import (
-    decompose_foreach,
-    decompose_losses,
-    decompose_norms,
-    decompose_reductions,
-    decompose_tensors,
+from fuser.capture.decomposition import (
+    foreach,
+    losses,
+    norms,
+    reductions,
+    tensors,
+    transformers,
 )
-from fuser.capture.decompose_common import aten, inside_rule, prims, rule
+from fuser.capture.decomposition.common import aten, inside_rule, prims, rule
 
 __all__ = ["decompositions"]
 
@@ -65,11 +66,12 @@ _FROM_TORCH: tuple[str, ...] = (
 _SKIPPED_OVERLOADS = ("out", "grad_input")
 
 _OWN: tuple[Mapping[Any, Callable[..., Any]], ...] = (
-    decompose_reductions.RULES,
-    decompose_norms.RULES,
-    decompose_losses.RULES,
-    decompose_tensors.RULES,
-    decompose_foreach.RULES,
+    reductions.RULES,
+    norms.RULES,
+    losses.RULES,
+    tensors.RULES,
+    foreach.RULES,
+    transformers.RULES,
 )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuser.capture.decompose_common import (
+from fuser.capture.decomposition.common import (
     as_rules,
     aten,
     average,
@@ -30,7 +30,7 @@ from fuser.capture.decompose_common import (
     wide,
     wide_dtype,
 )
-from fuser.capture.decompose_reductions import deviations, divided
+from fuser.capture.decomposition.reductions import deviations, divided
 
 Optional = Tensor | None
 Grads = tuple[Optional, Optional, Optional]

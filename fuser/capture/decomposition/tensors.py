@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
-from fuser.capture.decompose_common import (
+from fuser.capture.decomposition.common import (
     Rule,
     as_rules,
     aten,

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuser.capture.decompose_common import (
+from fuser.capture.decomposition.common import (
     Rule,
     as_rules,
     aten,
