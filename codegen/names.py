@@ -5,10 +5,10 @@ from __future__ import annotations
 import keyword
 import re
 
-RESERVED = frozenset(
-    ("x", "r", "x_mask", "r_mask", "r_start", "r_offset", "part", "part_size")
-    + ("tl", "fn", "triton", "index", "float", "range")
-)
+RESERVED = frozenset({
+    "x", "x_mask", "r", "r_mask", "r_start", "r_offset", "part", "part_size", "index",
+    "tl", "fn", "triton", "float", "range",
+})  # fmt: skip
 """Names that the templates and the expressions use."""
 
 _AXIS = re.compile(r"([xr]|size_)\d+")

@@ -1,7 +1,6 @@
 """What every test gets: fixed seeds, checked invariants, a cache of its own, and golden files.
 
-Nothing that another project's tests could notice happens here: settings are environment variables of
-this process, set for the session and taken back.
+Settings are environment variables of this process, set for the session and taken back after it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Invariants are checked between passes, and nothing is read from or left in the user's cache."""
+    """Invariants are checked between passes; the user's own cache is left alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FUSER_CHECK", "1")
         patch.setenv("FUSER_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))

@@ -225,7 +225,6 @@ def linear_form(index_map: IndexMap, shape: tuple[int, ...]) -> tuple[Axes, Inde
         try:
             return axes, through(index_map, axes.index, axes.sizes)
         except SplitAxis as split:
-            assert split.axis in axes.sizes
             splits[split.axis] = split.inner
         except NotLinear:
             return None

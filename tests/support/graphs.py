@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import fx
@@ -36,7 +36,7 @@ Rename = Callable[[str], str]
 
 def traced(fn: Callable[..., Any], *args: Any, dynamic: bool = False) -> fx.GraphModule:
     """The aten calls of `fn`; `dynamic` makes every size symbolic except 0 and 1."""
-    mode = "symbolic" if dynamic else "fake"
+    mode: Literal["symbolic", "fake"] = "symbolic" if dynamic else "fake"
     module = make_fx(fn, decomposition_table=decompositions(), tracing_mode=mode)(*args)
     output = next(node for node in module.graph.nodes if node.op == "output")
     output.args = (tuple(pytree.tree_leaves(output.args[0])),)
@@ -189,7 +189,9 @@ def _op(op: Op, rename: Rename) -> Op:
         replace(o, value=rename(o.value)) if isinstance(o, Argument) else o for o in op.operands
     )
     results = tuple(_value(value, rename) for value in op.results)
-    return replace(op, name=rename(op.name), arguments=arguments, operands=operands, results=results)
+    return replace(
+        op, name=rename(op.name), arguments=arguments, operands=operands, results=results
+    )
 
 
 def _argument(argument: Argument | None, rename: Rename) -> Argument | None:

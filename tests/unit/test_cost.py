@@ -20,9 +20,7 @@ X = torch.empty(64, 128)
 NUMEL = 64 * 128
 
 
-def cost_of(
-    program: Program, *args: Any, device: DeviceSpec = H200, dynamic: bool = False
-) -> Cost:
+def cost_of(program: Program, *args: Any, device: DeviceSpec = H200, dynamic: bool = False) -> Cost:
     """The cost of the whole program as one kernel."""
     graph = graph_of(program, *args, dynamic=dynamic)
     return group_cost(graph, graph.ops, sorted(graph.output_values), device)

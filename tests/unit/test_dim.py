@@ -106,7 +106,9 @@ def test_symbolic_sizes_are_equal_only_as_expressions(
     assert is_equal(right, left) is expected
 
 
-@pytest.mark.parametrize(("dim", "size"), [(3, 3), (-3, 3), (0, 0), (S, S), (-S, S), (-2 * S, 2 * S)])
+@pytest.mark.parametrize(
+    ("dim", "size"), [(3, 3), (-3, 3), (0, 0), (S, S), (-S, S), (-2 * S, 2 * S)]
+)
 def test_magnitude_drops_the_sign(dim: Dim, size: Dim) -> None:
     assert magnitude(dim) == size
 

@@ -56,9 +56,7 @@ def test_what_ends_in_a_call_is_not_always_a_call() -> None:
         (2**62, DType.INT64, str(2**62)),
     ],
 )
-def test_numbers_take_the_type_of_the_computation(
-    number: float, dtype: DType, text: str
-) -> None:
+def test_numbers_take_the_type_of_the_computation(number: float, dtype: DType, text: str) -> None:
     assert plain_literal(number, dtype) == text
     assert literal(number, dtype) == f"tl.full([], {text}, {dtype.triton})"
 

@@ -82,7 +82,11 @@ def test_steps_of_two_kinds_stay_apart_until_one_is_undone() -> None:
 
 def test_a_slice_from_the_start_keeps_two_reshapes_apart() -> None:
     # x.view(4, 6)[:, :4].view(4, 2, 2): the slice leaves no step, but the row is still 6 long.
-    steps = (Reshape((4, 6), (24,)), Strided((4, 4), (Axis(0), Axis(1))), Reshape((4, 2, 2), (4, 4)))
+    steps = (
+        Reshape((4, 6), (24,)),
+        Strided((4, 4), (Axis(0), Axis(1))),
+        Reshape((4, 2, 2), (4, 4)),
+    )
     assert follow(chain(*steps), (1, 0, 0)) == (6,)
 
 
@@ -108,8 +112,15 @@ def test_compose_is_one_step_after_the_other() -> None:
 
 @pytest.mark.parametrize(
     ("producer", "reader"),
-    [((4,), (3, 4)), ((1, 4), (3, 4)), ((3, 1), (3, 4)), ((), (2, 2)), ((1,), (1,)), ((1, 1), (5, 1, 4))],
-)  # fmt: skip
+    [
+        ((4,), (3, 4)),
+        ((1, 4), (3, 4)),
+        ((3, 1), (3, 4)),
+        ((), (2, 2)),
+        ((1,), (1,)),
+        ((1, 1), (5, 1, 4)),
+    ],
+)
 def test_a_broadcast_aligns_the_last_dimensions(
     producer: tuple[int, ...], reader: tuple[int, ...]
 ) -> None:

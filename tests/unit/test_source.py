@@ -64,7 +64,9 @@ def test_a_kernel_passes_as_it_is() -> None:
 
 
 def test_gaps_that_templates_leave_are_closed() -> None:
-    untidy = source().replace("    x_mask", "\n\n    \n    x_mask").replace("\n\n\n@", "\n\n\n\n\n\n@")
+    untidy = (
+        source().replace("    x_mask", "\n\n    \n    x_mask").replace("\n\n\n@", "\n\n\n\n\n\n@")
+    )
     assert checked_source("region_0", untidy + "\n\n\n") == source()
 
 
@@ -163,7 +165,9 @@ def test_a_name_is_given_once() -> None:
     assert names.fresh("mul_at2") == "mul_at2_at2"
 
 
-@pytest.mark.parametrize("wanted", ["x0", "r12", "lambda", "1st", "", "a.b-c", "size_3", *RESERVED])
+@pytest.mark.parametrize(
+    "wanted", ["x0", "r12", "lambda", "1st", "", "a.b-c", "size_3", *sorted(RESERVED)]
+)
 def test_names_are_identifiers_that_no_template_uses(wanted: str) -> None:
     name = Names().fresh(wanted)
     assert name.isidentifier()

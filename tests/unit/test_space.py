@@ -70,9 +70,10 @@ def test_forms_read_as_sums(affine: Affine, text: str) -> None:
 
 def test_a_linear_index_counts_in_row_major_order() -> None:
     assert linear_index((form(a=1), form(b=1)), (4, 6)).key() == form(a=6, b=1).key()
-    assert linear_index((form(m=1), form(n=1), form(2)), (S, T, 3)).key() == form(
-        2, m=3 * T, n=3
-    ).key()
+    assert (
+        linear_index((form(m=1), form(n=1), form(2)), (S, T, 3)).key()
+        == form(2, m=3 * T, n=3).key()
+    )
     assert linear_index((), ()) == Affine()
     assert memory_offset((form(a=1), form(1, b=2)), (S, 10)).key() == form(10, a=S, b=20).key()
 
@@ -219,7 +220,9 @@ def test_a_map_takes_the_readers_index_to_the_producers() -> None:
 
 def test_a_map_of_several_steps_is_followed_from_the_reader() -> None:
     # x.t().view(24), x of shape (6, 4), read at (a, b) through .view(4, 6).
-    steps = IndexMap((Reshape((4, 6), (24,)), Reshape((24,), (4, 6)), Strided((4, 6), (Axis(1), Axis(0)))))
+    steps = IndexMap(
+        (Reshape((4, 6), (24,)), Reshape((24,), (4, 6)), Strided((4, 6), (Axis(1), Axis(0))))
+    )
     assert keys(through(steps, (form(a=1), form(b=1)), {**SIZES})) == keys((form(b=1), form(a=1)))
 
 
