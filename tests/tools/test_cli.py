@@ -161,7 +161,8 @@ def test_a_wrong_file_is_one_line_and_exit_code_two(run: Run, tmp_path: Path) ->
     path.write_text("def make():\n    raise ValueError('one\\ntwo')\n")
     code, out, err = run("plan", path)
     assert (code, out) == (2, "")
-    assert f"{path}: calling `make(device)` failed: ValueError: one two (line 2); fix: " in one_line(err)
+    expected = f"{path}: calling `make(device)` failed: ValueError: one two (line 2); fix: "
+    assert expected in one_line(err)
 
 
 def test_a_function_that_the_file_lacks_gets_a_suggestion(program: Path, run: Run) -> None:

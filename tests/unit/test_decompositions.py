@@ -347,7 +347,8 @@ def test_optimiser_lists_become_single_tensors() -> None:
 
 def test_the_other_compilers_table_is_not_imported() -> None:
     program = (
-        "import sys; from fuser.capture.decomposition.table import decompositions; decompositions();"
+        "import sys; from fuser.capture.decomposition.table import decompositions;"
+        "decompositions();"
         "print('torch._inductor.decomposition' in sys.modules)"
     )
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -345,7 +345,7 @@ def test_sizes_that_depend_on_data_are_refused(program: Program) -> None:
 
 
 def test_a_source_is_the_innermost_line_of_the_program() -> None:
-    def helper(x: Tensor) -> Tensor:
+    def activation(x: Tensor) -> Tensor:
         return x.exp()  # the line itself
 
     class Block(torch.nn.Module):
@@ -354,7 +354,7 @@ def test_a_source_is_the_innermost_line_of_the_program() -> None:
             self.norm = torch.nn.LayerNorm(6)
 
         def forward(self, x: Tensor) -> Any:
-            return self.norm(helper(x)) * 2
+            return self.norm(activation(x)) * 2
 
     graph = captured_graph(Block(), X)
     exp = op_of(graph, "exp").source
@@ -362,7 +362,7 @@ def test_a_source_is_the_innermost_line_of_the_program() -> None:
     assert exp.code.startswith("return x.exp()")
     assert str(exp) == f"test_from_fx.py:{exp.line} {exp.code}"
     assert op_of(graph, "rsqrt").source.module == "norm"
-    assert op_of(graph, "rsqrt").source.code == "return self.norm(helper(x)) * 2"
+    assert op_of(graph, "rsqrt").source.code == "return self.norm(activation(x)) * 2"
 
 
 def test_without_a_trace_there_is_no_source() -> None:

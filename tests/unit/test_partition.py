@@ -272,6 +272,26 @@ def test_equal_ops_are_merged_but_not_equal_numbers() -> None:
     assert divisors == ["0.0", "-0.0"]
 
 
+def test_equal_outputs_stay_two_tensors() -> None:
+    plan = merged(lambda x: (x.exp(), x.exp() * 2, x.exp()), X)
+    assert [op.kind for op in plan.graph.ops] == ["exp", "mul", "exp"]
+    first, _, last = (output.argument for output in plan.graph.outputs)
+    assert first is not None
+    assert last is not None
+    assert first.value != last.value
+
+
+def test_what_is_written_to_is_never_merged() -> None:
+    def program(x: Tensor) -> Tensor:
+        written, zeros = torch.zeros(4, 6), torch.zeros(4, 6)
+        written.add_(x)
+        return written * 2 - zeros
+
+    plan = merged(program, X)
+    assert [op.kind for op in plan.graph.ops].count("full") == 2
+    assert_plan_holds(plan)
+
+
 def test_draws_are_never_merged_or_dropped() -> None:
     def program(x: Tensor) -> Tensor:
         torch.rand_like(x)

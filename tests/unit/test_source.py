@@ -91,10 +91,10 @@ def test_a_refusal_quotes_the_line() -> None:
         checked_source("region_0", source(number="scale"))
 
 
-def test_names_of_loops_and_helpers_are_known() -> None:
+def test_names_of_loops_and_other_functions_are_known() -> None:
     text = HEADER + textwrap.dedent(
         """\
-        def helper(a):
+        def same(a):
             return a
 
         def region_0(a_ptr, RBLOCK: tl.constexpr):
