@@ -134,7 +134,7 @@ class Partitioner:
         if live > self.limits.live_values:
             return Reason.TOO_MANY_LIVE_VALUES, f"{live} > {self.limits.live_values}"
         try:
-            unify(self.graph, ops, stored)
+            unify(self.graph, ops, stored, self.limits.ops)
         except NoSpace as failure:
             return failure.reason, failure.detail
         return None

@@ -39,12 +39,18 @@ class NoSpace(Exception):
         self.detail = detail
 
 
-def unify(graph: Graph, ops: Sequence[Op], stored: frozenset[str]) -> Space:
-    """The space of `ops`; raises `NoSpace`."""
+def unify(
+    graph: Graph, ops: Sequence[Op], stored: frozenset[str], most_values: int | None = None
+) -> Space:
+    """The space of `ops`; raises `NoSpace`.
+
+    `most_values` limits the values that are computed, an op counting once for each index it is
+    needed at: twenty steps of a stencil read their first one at twenty-one places.
+    """
     splits: dict[str, Dim] = {}
     while True:
         try:
-            return _Unifier(graph, ops, stored, splits).run()
+            return _Unifier(graph, ops, stored, splits, most_values).run()
         except SplitAxis as split:
             splits[split.axis] = split.inner
         except NotLinear as failure:
@@ -64,13 +70,19 @@ class _Unifier:
     """One attempt with the axes split as `splits` says (axis name to inner size)."""
 
     def __init__(
-        self, graph: Graph, ops: Sequence[Op], stored: frozenset[str], splits: Mapping[str, Dim]
+        self,
+        graph: Graph,
+        ops: Sequence[Op],
+        stored: frozenset[str],
+        splits: Mapping[str, Dim],
+        most_values: int | None,
     ) -> None:
         self.graph = graph
         self.ops = {op.name: op for op in ops}
         self.order = list(self.ops)
         self.stored = stored
         self.splits = splits
+        self.most_values = most_values
         self.sizes: dict[str, Dim] = {}
         self.axes: list[LoopAxis] = []
         self.index: dict[str, Index] = {}
@@ -247,6 +259,8 @@ class _Unifier:
                     if (producer.name, *key) not in seen:
                         seen.add((producer.name, *key))
                         waiting.append((producer.name, wanted))
+                        if self.most_values is not None and len(seen) > self.most_values:
+                            raise NoSpace(Reason.TOO_MANY_OPS, f"over {self.most_values} values")
                 elif key != [a.key() for a in result_index(producer, self.index[producer.name])]:
                     raise NoSpace(
                         Reason.OTHER_SPACE, f"{name} reads {producer.name} of another row"

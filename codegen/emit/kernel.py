@@ -10,7 +10,7 @@ from fuser.codegen.axes import AxisText, KernelAxis, SizeArguments, merge_axes, 
 from fuser.codegen.body import Body, Rounding, operand_offset
 from fuser.codegen.source import checked_source, program_key
 from fuser.device import DeviceSpec
-from fuser.ir.dim import Dim, evaluate, multiply, product, total
+from fuser.ir.dim import Dim, add, evaluate, multiply, product, total
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Graph, Op
 from fuser.ir.kernel import Configuration, GridAxis, KernelArgument, KernelSpec
@@ -157,8 +157,12 @@ def kernel_spec(
     grid: tuple[GridAxis, ...],
     configurations: tuple[Configuration, ...],
     extra: Sequence[KernelArgument] = (),
+    overshoot: int = 0,
 ) -> KernelSpec:
-    """Arguments in call order (inputs, workspaces, outputs, sizes), checked source, extent."""
+    """Arguments in call order (inputs, workspaces, outputs, sizes), checked source, extent.
+
+    `overshoot` is how far masked lanes may count past the last element.
+    """
     pointers: dict[str, str] = built.body.pointers
     outputs = set(work.region.outputs)
     arguments: list[KernelArgument] = []
@@ -183,7 +187,7 @@ def kernel_spec(
         arguments=tuple(arguments),
         grid=grid,
         configurations=configurations,
-        extent=extent(work, pointers, extra),
+        extent=add(extent(work, pointers, extra), overshoot),
         checks_indices=any(is_gather(op) for op in work.ops),
     )
 

@@ -102,7 +102,9 @@ def _partial_kernel(
     part = max(1, work.row // parts)
     configurations = looped_configurations(work.rows, part, is_column(work), work.live, work.device)
     grid = (GridAxis(x_size, "XBLOCK"), GridAxis(parts))
-    return kernel_spec(work, built, name, text, grid, configurations, spaces)
+    # The last part may begin past the end of the row.
+    overshoot = parts * max(each.block("RBLOCK") for each in configurations)
+    return kernel_spec(work, built, name, text, grid, configurations, spaces, overshoot)
 
 
 def _combine_kernel(work: Work, parts: int, spaces: list[KernelArgument]) -> KernelSpec:

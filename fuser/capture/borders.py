@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fuser.capture.views import clamped_start
 from fuser.ir.dim import Dim, add, as_dim, multiply
 from fuser.ir.graph import Argument, Literal, Operand
 from fuser.ir.index_map import Axis, Shape, Strided
@@ -76,10 +77,7 @@ def _slice_scatter(named: Mapping[str, Any], shape: Shape) -> Pieces | str:
     if named["step"] != 1:
         return "scatter into a slice with a step"
     dim = named["dim"] % len(shape)
-    start = named["start"]
-    low = as_dim(0 if start is None else start)
-    if isinstance(low, int) and low < 0:
-        low = add(shape[dim], low)
+    low = clamped_start(named["start"], shape[dim])
     source = named["src"]
     high = add(low, source.type.shape[dim])
     if isinstance(high, int) and isinstance(shape[dim], int) and high > shape[dim]:

@@ -47,13 +47,14 @@ def _expand(shape: Shape, reader: Shape, arguments: Mapping[str, Any]) -> Step:
 
 def _slice(shape: Shape, reader: Shape, arguments: Mapping[str, Any]) -> Step:
     dim = _wrap(arguments["dim"], len(shape))
-    start = _clamped(arguments["start"], shape[dim])
+    start = clamped_start(arguments["start"], shape[dim])
     axes = [Axis(k) for k in range(len(shape))]
     axes[dim] = Axis(dim, as_dim(arguments["step"]), start)
     return Strided(reader, tuple(axes))
 
 
-def _clamped(start: Any, size: Dim) -> Dim:
+def clamped_start(start: Any, size: Dim) -> Dim:
+    """The start of a slice as torch reads it: negative from the end, never outside."""
     if start is None:
         return 0
     start = as_dim(start)

@@ -73,8 +73,21 @@ def _special(kind: str, weight: int = 16) -> OpSpec:
     return _unary(kind, weight=weight, promotion=Promotion.INT_TO_FLOAT)
 
 
-def _binary(kind: str, expression: str, weight: int = 1, **fields: Any) -> OpSpec:
-    targets = tuple(f"aten.{kind}.{o}" for o in ("Tensor", "Scalar", "Tensor_Scalar", "default"))
+_WITH_NUMBERS = ("Tensor", "Scalar")
+_WHOLE = ("default",)
+_FLOOR = ("default", "Scalar")
+_BITS = ("Tensor", "Scalar", "Scalar_Tensor")
+_SHIFTS = ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+
+
+def _binary(
+    kind: str,
+    expression: str,
+    weight: int = 1,
+    overloads: tuple[str, ...] = _WITH_NUMBERS,
+    **fields: Any,
+) -> OpSpec:
+    targets = tuple(f"aten.{kind}.{overload}" for overload in overloads)
     return OpSpec(kind, targets, ("self", "other"), expression, weight=weight, **fields)
 
 
@@ -110,20 +123,20 @@ _ARITHMETIC = (
            weight=12, requires=(("rounding_mode", "floor"),)),
     OpSpec("trunc_divide", _MODE_DIVISION, ("self", "other"), "fn.trunc_divide({0}, {1})",
            weight=10, requires=(("rounding_mode", "trunc"),)),
-    _binary("floor_divide", "fn.floor_divide({0}, {1})", weight=12),
+    _binary("floor_divide", "fn.floor_divide({0}, {1})", overloads=_FLOOR, weight=12),
     _binary("remainder", "fn.remainder({0}, {1})", weight=12),
     _binary("fmod", "fn.fmod({0}, {1})", weight=12),
-    _binary("maximum", "fn.maximum({0}, {1})", bool_expression="{0} | {1}"),
-    _binary("minimum", "fn.minimum({0}, {1})", bool_expression="{0} & {1}"),
-    _binary("fmax", "fn.fmax({0}, {1})"),
-    _binary("fmin", "fn.fmin({0}, {1})"),
+    _binary("maximum", "fn.maximum({0}, {1})", overloads=_WHOLE, bool_expression="{0} | {1}"),
+    _binary("minimum", "fn.minimum({0}, {1})", overloads=_WHOLE, bool_expression="{0} & {1}"),
+    _binary("fmax", "fn.fmax({0}, {1})", overloads=_WHOLE),
+    _binary("fmin", "fn.fmin({0}, {1})", overloads=_WHOLE),
     OpSpec("pow", ("aten.pow.Tensor_Tensor", "aten.pow.Tensor_Scalar", "aten.pow.Scalar"),
            ("self", "exponent"), "fn.pow({0}, {1})", weight=32),
-    _binary("atan2", "fn.atan2({0}, {1})", weight=24, promotion=_INT),
-    _binary("hypot", "fn.hypot({0}, {1})", weight=10),
+    _binary("atan2", "fn.atan2({0}, {1})", overloads=_WHOLE, weight=24, promotion=_INT),
+    _binary("hypot", "fn.hypot({0}, {1})", overloads=_WHOLE, weight=10),
     _binary("copysign", "fn.copysign({0}, {1})", promotion=_INT),
-    _binary("nextafter", "fn.nextafter({0}, {1})", weight=4, promotion=Promotion.NO_OPMATH,
-            by_spacing=True),
+    _binary("nextafter", "fn.nextafter({0}, {1})", overloads=_WHOLE, weight=4,
+            promotion=Promotion.NO_OPMATH, by_spacing=True),
     _unary("neg"),
     _unary("abs"),
     _unary("sign", "fn.sign({0})", weight=2),
@@ -172,12 +185,12 @@ _LOGIC = (
     _logical("logical_xor", "{0} ^ {1}"),
     OpSpec("logical_not", ("aten.logical_not.default",), ("self",), "fn.logical_not({0})",
            Promotion.TO_BOOL, bool_expression="fn.logical_not({0})"),
-    _binary("bitwise_and", "{0} & {1}", bool_expression="{0} & {1}"),
-    _binary("bitwise_or", "{0} | {1}", bool_expression="{0} | {1}"),
-    _binary("bitwise_xor", "{0} ^ {1}", bool_expression="{0} ^ {1}"),
+    _binary("bitwise_and", "{0} & {1}", overloads=_BITS, bool_expression="{0} & {1}"),
+    _binary("bitwise_or", "{0} | {1}", overloads=_BITS, bool_expression="{0} | {1}"),
+    _binary("bitwise_xor", "{0} ^ {1}", overloads=_BITS, bool_expression="{0} ^ {1}"),
     _unary("bitwise_not", "fn.bitwise_not({0})", bool_expression="fn.logical_not({0})"),
-    _binary("bitwise_left_shift", "fn.shift_left({0}, {1})", weight=3),
-    _binary("bitwise_right_shift", "fn.shift_right({0}, {1})", weight=3),
+    _binary("bitwise_left_shift", "fn.shift_left({0}, {1})", overloads=_SHIFTS, weight=3),
+    _binary("bitwise_right_shift", "fn.shift_right({0}, {1})", overloads=_SHIFTS, weight=3),
     OpSpec("shift_left", ("aten.__lshift__.Tensor", "aten.__lshift__.Scalar"),
            ("self", "other"), "fn.shift_left({0}, {1})", weight=3),
     OpSpec("shift_right", ("aten.__rshift__.Tensor", "aten.__rshift__.Scalar"),
