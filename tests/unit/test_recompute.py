@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from support.graphs import kernels_of, plan_of
 
 from fuser.passes.base import Limits
+from support.graphs import kernels_of, plan_of
 
 
 def stencil(x: torch.Tensor) -> torch.Tensor:
