@@ -9,7 +9,7 @@ kernel repeats only what its loop needs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fuser.codegen.axes import AxisText, SizeArguments
 from fuser.codegen.expressions import Held, convert, literal, plain_literal
@@ -19,6 +19,7 @@ from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Graph, Literal, Op, Operand, TensorType
 from fuser.ir.ops import BY_KIND, Group, Promotion
 from fuser.ir.space import Affine, Index, Space, memory_offset, through
+from fuser.passes.unify import result_index
 
 NOWHERE: frozenset[str] = frozenset()
 
@@ -79,11 +80,10 @@ class Body:
 
     def value(self, op: Op, index: Index, guard: Held | None = None) -> Held:
         """The result of `op` at `index` of its domain; loads are masked by `guard` as well."""
-        key = (op.name, tuple(a.key() for a in index), guard.text if guard else "")
-        unguarded = (*key[:2], "")
-        for known in (key, unguarded):
-            if known in self.known:
-                return self.known[known]
+        what = (op.name, tuple(a.key() for a in index))
+        recalled = self.recall(what, guard)
+        if recalled is not None:
+            return recalled
         builders = {
             Group.POINTWISE: self.pointwise,
             Group.CREATION: self.pointwise,
@@ -92,8 +92,12 @@ class Body:
             Group.REDUCTION: self.reduction,
         }
         held = builders[BY_KIND[op.kind].group](op, index, guard)
-        self.known[key] = held
+        self.known[what, _text(guard)] = held
         return held
+
+    def recall(self, what: object, guard: Held | None) -> Held | None:
+        """What was written before under this guard, or without one, which serves as well."""
+        return self.known.get((what, _text(guard))) or self.known.get((what, ""))
 
     def operand(self, operand: Operand, index: Index, guard: Held | None) -> Held:
         """An operand of an op whose domain index is `index`."""
@@ -124,6 +128,8 @@ class Body:
             held = self.operand(operand, index, guard)
             level |= held.level
             wanted = DType.BOOL if position in row.keeps else op.compute
+            if not op.type.dtype.is_float:
+                held = self.as_stored(held, operand)
             texts.append(convert(held, wanted))
         text = expression.format(*texts)
         if row.kind == "iota":
@@ -131,6 +137,16 @@ class Body:
             level |= self.level_of(index[0])
         computed = DType.BOOL if row.promotion is Promotion.COMPARE else op.compute
         return self.bind(op, Held(text, computed, level))
+
+    def as_stored(self, held: Held, operand: Operand) -> Held:
+        """An operand that something is decided by: rounded, so that what eager has equal is."""
+        assert isinstance(operand, Argument)
+        dtype = operand.type.dtype
+        if not dtype.is_half or operand.value not in self.inside:
+            return held
+        if self.rounding.applies(self.graph.by_name[operand.value]):
+            return held
+        return replace(held, text=f"fn.round_to({held.text}, {dtype.triton})")
 
     def literal(self, operand: Literal, dtype: DType, is_typed: bool) -> str:
         number = operand.value
@@ -248,14 +264,13 @@ class Body:
         value = operand.value
         kind = self.graph.values[value].type
         offset = operand_offset(operand, index, self.axis_sizes)
-        key = ("load", value, offset.key(), guard.text if guard else "")
-        unguarded = (*key[:3], "")
-        for known in (key, unguarded):
-            if known in self.known:
-                return self.known[known]
+        what = ("load", value, offset.key())
+        recalled = self.recall(what, guard)
+        if recalled is not None:
+            return recalled
         level = self.level_of(offset)
         held = self.load_at(value, kind, self.pointer(value), self.affine(offset), level, guard)
-        self.known[key] = held
+        self.known[what, _text(guard)] = held
         return held
 
     def load_at(
@@ -296,7 +311,7 @@ class Body:
         """Write the op's value at its place in the space."""
         index = self.space.index[op.name]
         held = self.value(op, index)
-        offset = memory_offset(self.result_index(op), op.type.stride)
+        offset = memory_offset(result_index(op, index), op.type.stride)
         level = self.level_of(offset)
         text = self.affine(offset)
         if not level:
@@ -307,14 +322,6 @@ class Body:
         self.lines.emit(
             level | held.level, f"tl.store({pointer} + {_summand(text)}, {held.text}, {mask})"
         )
-
-    def result_index(self, op: Op) -> Index:
-        index = self.space.index[op.name]
-        if not op.reduced:
-            return index
-        if op.keepdim:
-            return tuple(Affine() if k in op.reduced else a for k, a in enumerate(index))
-        return tuple(a for k, a in enumerate(index) if k not in op.reduced)
 
     def pointer(self, value: str, is_output: bool = False) -> str:
         """The parameter that points to a value; the first request makes it one."""
@@ -354,6 +361,10 @@ def operand_offset(operand: Argument, index: Index, sizes: Mapping[str, Dim]) ->
 def shortened(text: str, width: int = 72) -> str:
     """Long source lines keep their beginning: the file and line number say where the rest is."""
     return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def _text(guard: Held | None) -> str:
+    return guard.text if guard else ""
 
 
 def _summand(text: str) -> str:

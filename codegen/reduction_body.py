@@ -26,6 +26,8 @@ class ReductionBody(Body):
         """The fold, the operand's tile with its masked lanes neutral, and the index tile."""
         fold = FOLDS[op.kind]
         held = self.operand(op.operands[0], index, None)
+        if not op.type.dtype.is_float:
+            held = self.as_stored(held, op.operands[0])
         text = convert(held, op.compute)
         if held.level != frozenset("xr"):
             text = f"tl.broadcast_to({text}, [XBLOCK, RBLOCK])"

@@ -169,7 +169,7 @@ _FUNCTIONS = (
         for k in ("exp", "log", "sqrt", "rsqrt", "sigmoid", "erf", "sin")
     ),
     *(_one(k, dtypes=NUMBERS) for k in ("floor", "ceil", "trunc", "round")),
-    _one("frac", reaches="trunc"),
+    _one("frac"),
     *(_one(k, dtypes=FLOATS, gradient=False) for k in ("isnan", "isinf")),
     _one("isfinite", gradient=False, reaches="abs"),
     _one("signbit", dtypes=ALL, gradient=False),
@@ -227,6 +227,8 @@ _MOVES = (
     _plain("cast", _to(torch.bool), "bool", dtypes=NUMBERS, gradient=False),
     _plain("cast", _to(torch.int8), "narrow", dtypes=(torch.int64, torch.int32, torch.uint8),
            gradient=False),
+    # The casts inside an activation's own formula.
+    _plain("convert", torch.nn.functional.silu, dtypes=(torch.bfloat16, torch.float16)),
     _plain("copy", torch.clone, dtypes=ALL),
     _plain("copy", lambda x: x.reshape(1, -1).flip(-1), "flip", dtypes=ALL),
     _plain("copy", lambda x: x.contiguous() + 0 if x.is_contiguous() else x.contiguous(), "dense",
