@@ -1,8 +1,8 @@
 """`python -m benchmarks kernels [--only RE] [--against eager,inductor] [-o FILE]`.
 
-Measures each workload fused, with every operation rounded as eager does, and in the competitors, all
-in this process, as a fraction of the time that its bytes take at the copy rate of this run. Every
-fused result is compared with eager and float64 before it is timed.
+Measures each workload fused, with every operation rounded as eager does, and in the competitors,
+all in this process, as a fraction of the time that its bytes take at the copy rate of this run.
+Every fused result is compared with eager and float64 before it is timed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main(words: list[str] | None = None) -> int:
             print(_text(rows[-1]), flush=True)
     result = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": _commit(),
+        "commit": options.commit or _commit(),
         "environment": environment(),
         "copy_bytes_per_second": rate,
         "rows": rows,
@@ -106,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("suite", choices=["kernels"])
     parser.add_argument("--only", default="", metavar="RE", help="workloads whose name matches")
     parser.add_argument("--against", default="eager", help="eager, inductor, or both with a comma")
+    parser.add_argument("--commit", default="", help="what to record where git is not at hand")
     parser.add_argument("-o", "--output", metavar="FILE", help="also write the figures as JSON")
     return parser
 

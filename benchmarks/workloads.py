@@ -17,7 +17,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Workload:
-    """One program: `make(device)` gives its arguments; `bytes` counts a perfect kernel's traffic."""
+    """One program: `make(device)` gives its arguments; `bytes` is a perfect kernel's traffic."""
 
     run: Callable[..., Any]
     make: Callable[[str], tuple[Tensor, ...]]
