@@ -19,9 +19,12 @@ from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Graph, Literal, Op, Operand, TensorType
 from fuser.ir.ops import BY_KIND, Group, Promotion
 from fuser.ir.space import Affine, Index, Space, memory_offset, through
+from fuser.passes.access import operand_offset
 from fuser.passes.unify import result_index
 
 NOWHERE: frozenset[str] = frozenset()
+USERS_CAST = "aten._to_copy.default"
+"""A cast that stands in the program: what it casts is eager's value, to a wider type as well."""
 
 
 @dataclass
@@ -118,6 +121,7 @@ class Body:
         expression = (row.bool_expression if is_bool else "") or row.expression
         texts: list[str] = []
         level: frozenset[str] = frozenset()
+        common = dict(op.attributes).get("compared_in", "")
         # Beside a tensor a number stays plain: it takes the tensor's type, and functions follow
         # eager's own special cases for numbers. Alone it needs a type.
         is_typed = not any(isinstance(o, Argument) for o in op.operands)
@@ -128,9 +132,12 @@ class Body:
             held = self.operand(operand, index, guard)
             level |= held.level
             wanted = DType.BOOL if position in row.keeps else op.compute
-            if not op.type.dtype.is_float:
+            if not op.type.dtype.is_float or op.call.name == USERS_CAST:
                 held = self.as_stored(held, operand)
-            texts.append(convert(held, wanted))
+            text = convert(held, wanted)
+            if common and operand.type.dtype.value != common:
+                text = f"fn.round_to({text}, tl.{common})"
+            texts.append(text)
         text = expression.format(*texts)
         if row.kind == "iota":
             text = text.replace("index", self.index_value(index[0], op.compute))
@@ -350,12 +357,6 @@ class Body:
             position = position.plus(index[axis].scaled(step, 0))
             step = step * op.domain[axis]
         return position
-
-
-def operand_offset(operand: Argument, index: Index, sizes: Mapping[str, Dim]) -> Affine:
-    """Where in the value's memory an op with this index reads: linear, whatever the view."""
-    seen = through(operand.window, index, sizes)
-    return memory_offset(seen, operand.type.stride).scaled(1, operand.storage_offset)
 
 
 def shortened(text: str, width: int = 72) -> str:

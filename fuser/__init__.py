@@ -9,20 +9,32 @@ import importlib
 from typing import Any
 
 _PUBLIC = {
+    "assert_fused": "fuser.ir.rules",
     "compile": "fuser.api",
+    "explain": "fuser.api",
+    "must_fuse": "fuser.ir.rules",
+    "no_fuse": "fuser.ir.rules",
     "plan": "fuser.api",
     "plans": "fuser.api",
     "verify": "fuser.api",
     "Plan": "fuser.report",
+    "AssertFusedError": "fuser.errors",
     "FuserError": "fuser.errors",
+    "MustFuseError": "fuser.errors",
     "FusionMismatch": "fuser.errors",
 }
 
 __all__ = [
+    "AssertFusedError",
     "FuserError",
     "FusionMismatch",
+    "MustFuseError",
     "Plan",
+    "assert_fused",
     "compile",
+    "explain",
+    "must_fuse",
+    "no_fuse",
     "plan",
     "plans",
     "verify",

@@ -1,4 +1,4 @@
-"""The public functions: compile, plan, plans, verify.
+"""The public functions: compile, plan, plans, explain, verify.
 
 Each checks its arguments, so that a mistake is one clear error here and not a traceback from the
 middle of the compiler.
@@ -19,7 +19,9 @@ from fuser.capture.wrapping import wrap
 from fuser.device import device_spec, present_target
 from fuser.driver import Compiled, compile_graph, options_from, plan_module
 from fuser.dump.stages import Stages
+from fuser.dump.to_explanation import Explanation
 from fuser.errors import CaptureError, InvalidArgument
+from fuser.ir.rules import FusionRule
 from fuser.report import Plan
 from fuser.verification.differential import verify_program
 from fuser.verification.report import Report
@@ -49,17 +51,19 @@ def plan(
     target: str | None = None,
     dynamic: bool | None = None,
     options: Mapping[str, Any] | None = None,
+    rules: Sequence[FusionRule] | None = None,
     **kwargs: Any,
 ) -> Plan:
     """What would be fused if `model(*args, **kwargs)` ran without gradients on `target`.
 
     Nothing runs and no memory is allocated: tensors are traced as shapes. `target` is the GPU that
-    is present, or one of `sm_80`, `sm_89`, `sm_90`, `sm_100`, `gfx942`, `cpu`. Raises
-    `CaptureError` where the model cannot be traced as one graph.
+    is present, or one of `sm_80`, `sm_89`, `sm_90`, `sm_100`, `gfx942`, `cpu`. `rules` are
+    those of `options`. Raises `CaptureError` where the model cannot be traced as one graph.
     """
     _check_program("plan", model)
     chosen = present_target() if target is None else device_spec(target).target
-    settings = options_from(options or {})
+    given = dict(options or {})
+    settings = options_from(given if rules is None else given | {"rules": rules})
     graphs = capture_graph(model, args, kwargs, dynamic)
     if not graphs:
         raise CaptureError(reason="the call runs no tensor operation", problem="graph-break")
@@ -68,6 +72,27 @@ def plan(
         module, chosen, context.phase, settings, Stages(config.dump_dir(), context.phase)
     )
     return Plan(fusion, kernels)
+
+
+def explain(
+    model: Program,
+    *args: Any,
+    target: str | None = None,
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+    rules: Sequence[FusionRule] | None = None,
+    **kwargs: Any,
+) -> Explanation:
+    """Why each value of `model(*args, **kwargs)` is fused with its reader or is not.
+
+    `print` it: edges by line of the program, those that would have saved most time first, each
+    with its reason. The arguments are those of `plan`.
+    """
+    _check_program("explain", model)
+    found = plan(
+        model, *args, target=target, dynamic=dynamic, options=options, rules=rules, **kwargs
+    )
+    return Explanation(found.fusion)
 
 
 def plans(compiled: Any) -> tuple[Plan, ...]:
@@ -111,4 +136,14 @@ def _check_program(function: str, model: Any) -> None:
         )
 
 
-__all__ = ["Plan", "Report", "compile", "new_backend", "plan", "plans", "verify"]
+__all__ = [
+    "Explanation",
+    "Plan",
+    "Report",
+    "compile",
+    "explain",
+    "new_backend",
+    "plan",
+    "plans",
+    "verify",
+]

@@ -1,8 +1,8 @@
-"""The command `fuserc`: show a plan, show kernels, check a model, describe the machine.
+"""The command `fuserc`: show or compare plans, show kernels, check a model, describe the machine.
 
-In: the words of the command line. Out: the exit code, 0 when all is well, 1 when a check fails, 2
-when the command cannot be carried out as written, with one line on stderr that says why. Nothing
-heavy is imported before a command needs it, so that `--help` answers at once.
+In: the words of the command line. Out: the exit code, 0 when all is well, 1 when a check fails or
+plans differ, 2 when the command cannot be carried out as written, with one line on stderr that says
+why. Nothing heavy is imported before a command needs it, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fuser.device import DEVICES, device_spec
+from fuser.device import DEVICES, device_spec, present_target
 from fuser.errors import (
     FuserError,
     FusionMismatch,
     InvalidArgument,
+    InvalidPlan,
     ProgramFileError,
     UnknownTarget,
     UsageError,
@@ -36,7 +37,7 @@ PROGRAM = "fuserc"
 USAGE_EXIT_CODE = 2
 
 # Errors of the catalogue that mean, on a command line, that a word of it is wrong.
-USAGE_ERRORS = (UsageError, ProgramFileError, UnknownTarget, InvalidArgument)
+USAGE_ERRORS = (UsageError, ProgramFileError, UnknownTarget, InvalidArgument, InvalidPlan)
 
 FILE_HELP = """\
 FILE is a Python file with a function `make(device)` that returns a model, or any function on
@@ -58,16 +59,20 @@ examples:
   fuserc plan model.py                     what is fused on this machine, and why
   fuserc plan model.py --target sm_90      the same for a GPU that need not be here
   fuserc plan model.py --format json       for a script, or to compare two versions of a model
+  fuserc plan model.py --format html -o plan.html       one page to look at, offline
+  fuserc diff before.json after.json       what changed from one plan to another
   fuserc source model.py -o kernels/       the generated kernels, one file each
   fuserc verify model.py                   every fused result against fp64 and eager
   fuserc env                               versions, GPUs and settings, for a bug report
 
-exit codes: 0 all is well; 1 a check fails; 2 the command cannot be carried out as written."""
+exit codes: 0 all is well; 1 a check fails, or plans differ; 2 the command cannot be carried out as
+written."""
 
 PLAN_HELP = f"""\
 Show what would run for one call of a model: each kernel with its operations and the lines of the
 program that they come from, the operations that stay calls to PyTorch, and the reason for each
-value that is not fused. Nothing is compiled or run on the target.
+value that is not fused. Nothing is run, and nothing compiled but with --resources, which compiles
+each kernel for the target and adds its registers, spills and shared memory.
 
 {FILE_HELP}
 
@@ -75,7 +80,20 @@ examples:
   fuserc plan model.py
   fuserc plan model.py --target sm_100 --verbose
   fuserc plan model.py:make_small --dynamic --format json -o plan.json
+  fuserc plan model.py --target sm_90 --resources
   fuserc plan model.py --format dot | dot -Tsvg > plan.svg"""
+
+DIFF_HELP = """\
+Show what changed between two plans that `fuserc plan --format json` wrote: regions that vanished,
+appeared, or have other operations, bytes, times or registers; edges that are decided otherwise; and
+the totals. Lines of the program, names of kernels and times of passes are not compared.
+
+examples:
+  fuserc plan model.py --target sm_90 --format json -o before.json
+  fuserc diff before.json after.json
+  fuserc diff before.json after.json --verbose     all of it, however long
+
+exit codes: 0 the plans are the same; 1 they differ; 2 one of them cannot be read."""
 
 SOURCE_HELP = f"""\
 Show the source of the kernels that would run for one call of a model.
@@ -144,12 +162,25 @@ def _parser() -> _Parser:
     _add_program(plan)
     _add_planning(plan)
     plan.add_argument(
-        "--format", choices=("text", "json", "dot"), default="text", help="default: text"
+        "--format", choices=("text", "json", "dot", "html"), default="text", help="default: text"
     )
     plan.add_argument(
         "-v", "--verbose", action="store_true", help="list every refused edge and each pass's time"
     )
+    plan.add_argument(
+        "--resources",
+        action="store_true",
+        help="compile the kernels for the target and show what each needs",
+    )
     plan.set_defaults(run=_plan)
+
+    diff = commands.add_parser(
+        "diff", help="what changed between two plans", **_description(DIFF_HELP)
+    )
+    diff.add_argument("before", metavar="A.json", help="the plan to start from")
+    diff.add_argument("after", metavar="B.json", help="the plan to compare with it")
+    diff.add_argument("-v", "--verbose", action="store_true", help="list every change")
+    diff.set_defaults(run=_diff)
 
     source = commands.add_parser(
         "source", help="show the generated kernels", **_description(SOURCE_HELP)
@@ -199,16 +230,65 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    if options.resources:
+        _check_compiles(options.target)
     plan = _make_plan(options, "plan")
+    if options.resources:
+        plan = _with_resources(plan)
     if options.format == "text" and options.output is None:
         plan.show(verbose=options.verbose)
     elif options.format == "text":
         with _writing(options.output), Path(options.output).open("w", encoding="utf-8") as stream:
             plan.show(stream, verbose=options.verbose)
     else:
-        text = plan.to_json() if options.format == "json" else plan.to_dot()
-        _write(text, options.output)
+        forms = {
+            "json": plan.to_json,
+            "dot": plan.to_dot,
+            "html": lambda: plan.to_html(model=Path(options.file.partition(":")[0]).stem),
+        }
+        _write(forms[options.format](), options.output)
     return 0
+
+
+def _check_compiles(target: str | None) -> None:
+    if (target or present_target()) == "cpu":
+        others = ", ".join(name for name in DEVICES if name != "cpu")
+        raise UsageError(
+            message="--resources needs a GPU to compile for, which need not be here: kernels for "
+            f"the cpu are interpreted. Add --target with one of {others}",
+            command=f"{PROGRAM} plan",
+        )
+
+
+def _with_resources(plan: Plan) -> Plan:
+    """The plan with its kernels compiled; a line on a terminal shows how far that is."""
+    if not sys.stderr.isatty():
+        return plan.with_resources()
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("compiling"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=len(plan.sources()))
+        return plan.with_resources(lambda name: progress.update(task, advance=1, description=name))
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from fuser.dump.diff import diff
+    from fuser.dump.diff_text import diff_text
+    from fuser.dump.to_json import load
+
+    for path in (options.before, options.after):
+        if not Path(path).is_file():
+            raise UsageError(message=f"{path}: there is no such file", command=f"{PROGRAM} diff")
+    difference = diff(load(options.before), load(options.after))
+    print(diff_text(difference, verbose=options.verbose))
+    return 0 if difference.is_empty else 1
 
 
 def _source(options: argparse.Namespace) -> int:

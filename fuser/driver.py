@@ -26,11 +26,14 @@ from fuser.capture.from_fx import DataDependentSize, from_fx
 from fuser.codegen.generate import generate
 from fuser.codegen.host import host_program
 from fuser.device import present_target
+from fuser.dump.record import Peaks
 from fuser.dump.stages import Stages
-from fuser.errors import InvalidArgument
+from fuser.errors import AssertFusedError, InvalidArgument, MustFuseError
 from fuser.ir.kernel import RegionKernels
 from fuser.ir.plan import FusionPlan
+from fuser.ir.rules import FusionRule, check_rules
 from fuser.log import get_logger, warn_once
+from fuser.passes.analysis import eager_peak_bytes, peak_bytes
 from fuser.passes.pipeline import plan_graph
 from fuser.runtime.executable import Executable, should_run_unfused
 
@@ -42,9 +45,11 @@ class Options:
     """What a user may choose; every field is a keyword of `fuser.compile`.
 
     `precision`: "fused" keeps float32 inside a region, "eager" rounds wherever eager rounds.
+    `rules`: what `fuser.must_fuse`, `fuser.no_fuse` and `fuser.assert_fused` return.
     """
 
     precision: str = "fused"
+    rules: tuple[FusionRule, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,8 @@ def compile_graph(
     except DataDependentSize as reason:
         get_logger("driver").info("graph %s runs unfused: %s", context.compile_id, reason)
         return Compiled(None, (), unfused(module), reason=str(reason))
+    except (MustFuseError, AssertFusedError):
+        raise  # the user asked for what cannot be, and has to know
     except Exception as fault:
         if config.check():
             raise
@@ -95,9 +102,11 @@ def plan_module(
 ) -> tuple[FusionPlan, tuple[RegionKernels, ...], tuple[Any, ...]]:
     """Plan and kernels of an FX graph for `target`, and the graph's constant tensors."""
     graph, constants = from_fx(module, name=phase)
-    plan = plan_graph(graph, target, phase, stages)
+    plan = plan_graph(graph, target, phase, stages, options.rules)
     kernels = generate(plan, rounds_everywhere=options.precision == "eager")
-    stages.plan(plan, kernels)
+    if stages.folder is not None:
+        peaks = Peaks(planned=peak_bytes(plan), eager=eager_peak_bytes(plan.graph))
+        stages.plan(plan, kernels, peaks)
     return plan, kernels, constants
 
 
@@ -142,4 +151,4 @@ def options_from(given: Mapping[str, Any]) -> Options:
             function="compile", argument="precision", value=options.precision,
             expected=" or ".join(map(repr, PRECISIONS)), known=PRECISIONS,
         )  # fmt: skip
-    return options
+    return dataclasses.replace(options, rules=check_rules("compile", options.rules))

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import ClassVar, Literal
 
 __all__ = [
+    "AssertFusedError",
     "CaptureError",
     "FuserError",
     "FusionMismatch",
@@ -20,6 +21,8 @@ __all__ = [
     "InvalidPlan",
     "InvariantError",
     "KernelCompilationError",
+    "MissingPackage",
+    "MustFuseError",
     "ProgramFileError",
     "SourceGenerationError",
     "UnknownTarget",
@@ -267,6 +270,53 @@ class KernelCompilationError(FuserError):
         )
 
 
+class MustFuseError(FuserError):
+    """A `must_fuse` rule of the user's asks for a kernel that a hard limit does not allow."""
+
+    code = "must-fuse"
+    template = "{rule} cannot be kept for {subject}: {limit}{shown_detail}."
+    hint = (
+        "drop the rule or make it narrower; the limit `{limit_name}` is a hard one. "
+        "`print(fuser.explain(model, ...))` without the rule shows what is fused."
+    )
+
+    def __init__(
+        self,
+        *,
+        rule: str,
+        producer: str,
+        consumer: str = "",
+        limit_name: str,
+        limit: str,
+        detail: str = "",
+    ) -> None:
+        super().__init__(
+            rule=rule,
+            producer=producer,
+            consumer=consumer,
+            subject=f"{producer} -> {consumer}" if consumer else producer,
+            limit_name=limit_name,
+            limit=limit,
+            detail=detail,
+            shown_detail=f" ({detail})" if detail else "",
+        )
+
+
+class AssertFusedError(FuserError):
+    """An `assert_fused` rule of the user's does not hold for the finished plan."""
+
+    code = "assert-fused"
+    template = "{rule} does not hold: these were not fused{quoted}"
+    hint = (
+        "`fuser.must_fuse` with the same patterns asks for the fusion or says which limit stands "
+        "against it; else change the model where the reasons point, or drop the assertion."
+    )
+
+    def __init__(self, *, rule: str, edges: Sequence[str]) -> None:
+        quoted = "".join(f"\n  {edge}" for edge in edges)
+        super().__init__(rule=rule, edges=tuple(edges), quoted=quoted)
+
+
 class InvariantError(FuserError):
     """A graph, region or plan broke one of its own rules (looked for when FUSER_CHECK is on)."""
 
@@ -282,9 +332,8 @@ class InvariantError(FuserError):
         neighbourhood: Sequence[str] | str = (),
         stage: str = "",
     ) -> None:
-        lines = (
-            neighbourhood.splitlines() if isinstance(neighbourhood, str) else list(neighbourhood)
-        )
+        given = neighbourhood
+        lines = given.splitlines() if isinstance(given, str) else list(given)
         super().__init__(
             rule=rule,
             subject=subject,
@@ -303,6 +352,17 @@ class InvalidPlan(FuserError):
 
     def __init__(self, *, reason: str, location: str = "") -> None:
         super().__init__(reason=reason, location=f"{location}: " if location else "")
+
+
+class MissingPackage(FuserError):
+    """A form of output needs a package that is not installed."""
+
+    code = "missing-package"
+    template = "{feature} needs the package {package!r}, which is not installed."
+    hint = "pip install 'fuser-compiler[{extra}]'"
+
+    def __init__(self, *, feature: str, package: str, extra: str) -> None:
+        super().__init__(feature=feature, package=package, extra=extra)
 
 
 class SourceGenerationError(FuserError):

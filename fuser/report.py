@@ -1,29 +1,36 @@
 """The plan as people hold it: what `fuser.plan` returns.
 
-In: a plan and the kernels of its regions. Out: the plan as text, JSON, DOT or a networkx graph, and
-the kernels' sources. A `Plan` only shows what was decided; it runs nothing and changes nothing.
+In: a plan and the kernels of its regions. Out: the plan as text, JSON, DOT or a networkx graph, the
+kernels' sources, and what the kernels compile to. A `Plan` shows what was decided; it runs nothing
+and does not change.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
 import networkx
 
+from fuser.dump.facts import edges
+from fuser.dump.record import Peaks, PlanRecord, record_of
 from fuser.dump.to_dot import to_dot
-from fuser.dump.to_json import edges, to_json
+from fuser.dump.to_html import to_html
+from fuser.dump.to_json import dumps, load, loads
 from fuser.dump.to_networkx import to_networkx
 from fuser.dump.to_text import edge_line, headline, to_text, write_text
+from fuser.errors import InvalidArgument, KernelCompilationError
 from fuser.ir.graph import Graph, Op
-from fuser.ir.kernel import RegionKernels
+from fuser.ir.kernel import RegionKernels, Resources
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Region, Verdict
+from fuser.passes.analysis import eager_peak_bytes, peak_bytes
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "PlanRecord"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,6 +41,8 @@ class Plan:
     """The decisions as the compiler holds them."""
     kernels: tuple[RegionKernels, ...] = ()
     """The generated kernels of each region."""
+    resources: Mapping[str, Resources] = field(default_factory=dict)
+    """Kernel name to what it compiled to; empty before `with_resources`."""
 
     @property
     def graph(self) -> Graph:
@@ -67,27 +76,80 @@ class Plan:
         """Kernel name to its source text, in the order in which the regions are listed."""
         return {spec.name: spec.source for item in self.kernels for spec in item.kernels}
 
+    def with_resources(self, on_kernel: Callable[[str], None] | None = None) -> Plan:
+        """The same plan with each kernel compiled for its target, which need not be present.
+
+        `on_kernel` is called with the name of each kernel that is done. Raises
+        `KernelCompilationError` where one does not compile, and `InvalidArgument` for a plan for
+        the CPU, whose kernels are interpreted.
+        """
+        from fuser.runtime.offline import compile_many
+
+        if self.target == "cpu":
+            raise InvalidArgument(
+                function="Plan.with_resources",
+                argument="target",
+                value=self.target,
+                expected="a plan for a GPU: fuser.plan(..., target='sm_90')",
+            )
+        specs = [spec for item in self.kernels for spec in item.kernels]
+        results = compile_many(specs, self.target, self.graph.hints, on_result=on_kernel)
+        found: dict[str, Resources] = {}
+        for spec, result in zip(specs, results, strict=True):
+            if isinstance(result, str):
+                raise KernelCompilationError(kernel=spec.name, cause=result)
+            found[spec.name] = result
+        return replace(self, resources=found)
+
+    @property
+    def peaks(self) -> Peaks:
+        """The most bytes held at once by the plan and by eager, with hints for unknown sizes."""
+        return Peaks(planned=peak_bytes(self.fusion), eager=eager_peak_bytes(self.graph))
+
+    @property
+    def record(self) -> PlanRecord:
+        """The plan as plain records, as JSON saves them: equal for equal plans."""
+        return record_of(self.fusion, self.kernels, self.resources, self.peaks)
+
     def show(self, stream: TextIO | None = None, *, verbose: bool = False) -> None:
         """Print the plan, in colours where the stream (standard output) is a terminal.
 
         `verbose` lists every refused edge and the time of each pass.
         """
-        write_text(self.fusion, stream or sys.stdout, self.kernels, verbose=verbose)
+        write_text(self.fusion, stream or sys.stdout, self.kernels, self.resources, verbose=verbose)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The plan as JSON text, also written to `path` where one is given."""
-        return _write(to_json(self.fusion, self.kernels), path)
+        return _write(dumps(self.record), path)
+
+    @staticmethod
+    def from_json(source: str | os.PathLike[str]) -> PlanRecord:
+        """The record in a JSON text or in the file that holds one; raises `InvalidPlan`.
+
+        `Plan.from_json(plan.to_json())` equals `plan.record`.
+        """
+        if isinstance(source, str) and source.lstrip().startswith("{"):
+            return loads(source)
+        return load(source)
 
     def to_dot(self, path: str | os.PathLike[str] | None = None) -> str:
         """The plan as DOT text for Graphviz, also written to `path` where one is given."""
-        return _write(to_dot(self.fusion), path)
+        return _write(to_dot(self.fusion, self.kernels, self.resources), path)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None, *, model: str = "") -> str:
+        """The plan as one page that works offline, also written to `path` where one is given.
+
+        `model` is the page's title. Needs the extra `html`; `MissingPackage` says so.
+        """
+        page = to_html(self.fusion, self.kernels, self.resources, self.peaks, model=model)
+        return _write(page, path)
 
     def to_networkx(self) -> networkx.MultiDiGraph:
         """The ops and the values between them as a networkx graph."""
         return to_networkx(self.fusion)
 
     def __str__(self) -> str:
-        return to_text(self.fusion, self.kernels)
+        return to_text(self.fusion, self.kernels, self.resources)
 
     def __repr__(self) -> str:
         return f"<fuser plan for {self.target}: {headline(self.fusion, self.kernels)}>"

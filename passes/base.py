@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from fuser.ir.graph import Effect, Graph
 
@@ -39,3 +40,48 @@ def dependencies(graph: Graph) -> dict[str, tuple[str, ...]]:
         since_barrier.append(op.name)
         found[op.name] = tuple(dict.fromkeys(before))
     return found
+
+
+def in_canonical_order(graph: Graph) -> Graph:
+    """The same graph with its ops in an order that no rearrangement of the program changes.
+
+    The order in which a walk from the outputs, each operand before the next one, first needs them.
+    Ops with effects come first, because theirs is an order that the program cannot change either.
+    Ops that nothing needs keep their places behind all others.
+    """
+    producers = graph.producers
+    effects = [op.name for op in graph.ops if op.effect is not Effect.NONE]
+    outputs = [o.argument.value for o in graph.outputs if o.argument is not None]
+    roots = [*effects, *(producers[value].name for value in outputs if value in producers)]
+    everything = [*roots, *(op.name for op in graph.ops)]
+    reads = {
+        op.name: [producers[value].name for value in op.reads if value in producers]
+        for op in graph.ops
+    }
+    rank = {name: position for position, name in enumerate(_walk(everything, reads))}
+    needs = dependencies(graph)
+    for name, before in needs.items():
+        # What a barrier waits for is listed as the program has it.
+        data = set(reads[name])
+        others = sorted((b for b in before if b not in data), key=rank.__getitem__)
+        reads[name] += others
+    by_name = graph.by_name
+    return replace(graph, ops=tuple(by_name[name] for name in _walk(everything, reads)))
+
+
+def _walk(roots: Iterable[str], needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Every name that the roots need and the roots themselves, each after what it needs."""
+    found: dict[str, None] = {}
+    for root in roots:
+        waiting = [(root, 0)]
+        while waiting:
+            name, position = waiting.pop()
+            if name in found:
+                continue
+            if position < len(needs[name]):
+                waiting.append((name, position + 1))
+                if needs[name][position] not in found:
+                    waiting.append((needs[name][position], 0))
+            else:
+                found[name] = None
+    return list(found)

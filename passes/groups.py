@@ -1,7 +1,12 @@
 """Groups of ops while the planner merges them, and the graph between the groups.
 
-A group is a set of ops that will become one kernel. `Groups` keeps which group owns each op and the
-dependencies between groups, and answers whether a merge would close a cycle.
+A group is a set of ops that will become one kernel. `Groups` keeps which group owns each op, the
+dependencies between groups and what each group reads and stores, and answers whether a merge would
+close a cycle. Keys are positions in the graph, so its order has to be the canonical one.
+
+Groups have ranks, which rise along every dependency, so that a search for a path looks only at what
+ranks between its ends. A merge gives new ranks to just the groups that are there and on such a path
+(Pearce and Kelly's algorithm for a topological order that changes).
 """
 
 from __future__ import annotations
@@ -11,18 +16,26 @@ from dataclasses import dataclass, field
 
 from fuser.ir.graph import Graph, Op
 from fuser.ir.ops import BY_KIND, Group
+from fuser.passes.cost import Traffic
 
 
 @dataclass(slots=True)
 class OpGroup:
-    """Ops that run together; mutable only inside the planner."""
+    """Ops that run together; mutable only inside the planner.
+
+    `readers` counts, for each value read from outside, the ops that read it; `stored` counts, for
+    each value that something outside reads, how many do. An output of the graph has one reader more
+    than there are ops.
+    """
 
     key: int
     ops: set[str]
     before: set[int] = field(default_factory=set)
     after: set[int] = field(default_factory=set)
-    first: int = 0
-    last: int = 0
+    rank: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
+    readers: dict[str, int] = field(default_factory=dict)
+    stored: dict[str, int] = field(default_factory=dict)
 
 
 class Groups:
@@ -38,7 +51,7 @@ class Groups:
         for position, op in enumerate(graph.ops):
             if op.name in free:
                 continue
-            self.groups[position] = OpGroup(position, {op.name}, first=position, last=position)
+            self.groups[position] = self.single(position, op)
             self.owner[op.name] = position
         for name, earlier in dependencies.items():
             for before in earlier:
@@ -46,19 +59,27 @@ class Groups:
                     self.groups[self.owner[name]].before.add(self.owner[before])
                     self.groups[self.owner[before]].after.add(self.owner[name])
 
-    def ops_of(self, keys: Iterable[int]) -> list[Op]:
-        """The ops of the groups and the free ops that they read, in program order."""
-        names = {name for key in keys for name in self.groups[key].ops}
-        waiting = list(names)
-        while waiting:
-            for value in self.graph.by_name[waiting.pop()].reads:
-                if value in self.free and value not in names:
-                    names.add(value)
-                    waiting.append(value)
-        return sorted((self.graph.by_name[n] for n in names), key=self.position)
+    def single(self, position: int, op: Op) -> OpGroup:
+        group = OpGroup(position, {op.name}, rank=position)
+        for value in op.results:
+            outside = len(self.graph.readers[value.name])
+            outside += value.name in self.graph.output_values
+            if outside:
+                group.stored[value.name] = outside
+        if not op.is_opaque:
+            free = [self.graph.by_name[value] for value in op.reads if value in self.free]
+            group.traffic = Traffic.of(self.graph, op, free)
+            group.readers = {value: 1 for value in op.reads if value not in self.free}
+        return group
 
-    def position(self, op: Op) -> int:
-        return self.graph.position[op.name]
+    def ops_of(self, keys: Iterable[int]) -> list[Op]:
+        """The ops of the groups and the free ops that they read, in the graph's order."""
+        names: set[str] = set()
+        for key in keys:
+            names |= self.groups[key].ops
+            names |= self.groups[key].traffic.free.keys()
+        by_name = self.graph.by_name
+        return [by_name[name] for name in sorted(names, key=self.graph.position.__getitem__)]
 
     def stored(self, keys: Iterable[int]) -> frozenset[str]:
         """The values of the groups that something outside them reads."""
@@ -72,38 +93,89 @@ class Groups:
 
     def would_cycle(self, producer: int, consumer: int) -> bool:
         """Whether a third group stands between the two."""
-        end = self.groups[consumer]
-        waiting = [key for key in self.groups[producer].after if key != consumer]
-        seen: set[int] = set()
+        left, right = self.groups[producer], self.groups[consumer]
+        if len(left.after) <= len(right.before):
+            return consumer in self._after(left, right, short=False)
+        return producer in self._before(left, right, short=False)
+
+    def between(self, producer: int, consumer: int) -> set[int]:
+        """The groups that wait for the one and that the other waits for."""
+        left, right = self.groups[producer], self.groups[consumer]
+        return self._after(left, right) & self._before(left, right)
+
+    def _after(self, start: OpGroup, end: OpGroup, short: bool = True) -> set[int]:
+        """What waits for `start` and ranks below `end`. Unless `short`, `end` too where something
+        else leads to it."""
+        groups, seen = self.groups, set[int]()
+        waiting = [key for key in start.after if key != end.key]
         while waiting:
             key = waiting.pop()
-            if key in seen:
-                continue
-            seen.add(key)
-            if key == consumer:
-                return True
-            # A group whose first op comes after the last op of the target cannot lead to it.
-            if self.groups[key].first < end.last:
-                waiting.extend(self.groups[key].after)
-        return False
+            if key not in seen and groups[key].rank < end.rank:
+                seen.add(key)
+                waiting.extend(groups[key].after)
+            elif key == end.key and not short:
+                return {key}
+        return seen
 
-    def merge(self, left: int, right: int) -> int:
-        """Make one group of two; the earlier key stays."""
-        key, gone = min(left, right), max(left, right)
+    def _before(self, start: OpGroup, end: OpGroup, short: bool = True) -> set[int]:
+        """What `end` waits for and ranks above `start`, likewise."""
+        groups, seen = self.groups, set[int]()
+        waiting = [key for key in end.before if key != start.key]
+        while waiting:
+            key = waiting.pop()
+            if key not in seen and groups[key].rank > start.rank:
+                seen.add(key)
+                waiting.extend(groups[key].before)
+            elif key == start.key and not short:
+                return {key}
+        return seen
+
+    def _rank_together(self, left: OpGroup, right: OpGroup) -> int:
+        """A rank for both as one group; makes room for it among the groups between them."""
+        groups = self.groups
+        later = sorted(self._after(left, right), key=lambda key: groups[key].rank)
+        earlier = sorted(self._before(left, right), key=lambda key: groups[key].rank)
+        ranks = sorted([left.rank, right.rank, *(groups[k].rank for k in [*later, *earlier])])
+        for key, rank in zip(earlier, ranks, strict=False):
+            groups[key].rank = rank
+        for key, rank in zip(reversed(later), reversed(ranks), strict=False):
+            groups[key].rank = rank
+        return ranks[len(earlier)]
+
+    def outside(self, producer: int, consumer: int) -> tuple[dict[str, int], dict[str, int]]:
+        """What the two together would read and store, as `OpGroup` counts it."""
+        left, right = self.groups[producer], self.groups[consumer]
+        readers = left.readers | right.readers
+        stored = left.stored | right.stored
+        for maker, reader in ((left, right), (right, left)):
+            for value in maker.stored.keys() & reader.readers.keys():
+                del readers[value]
+                stored[value] -= reader.readers[value]
+                if not stored[value]:
+                    del stored[value]
+        for value in left.readers.keys() & right.readers.keys() & readers.keys():
+            readers[value] = left.readers[value] + right.readers[value]
+        return readers, stored
+
+    def merge(self, producer: int, consumer: int) -> int:
+        """Make one group of two that no third one stands between; the earlier key stays."""
+        key, gone = min(producer, consumer), max(producer, consumer)
+        readers, stored = self.outside(producer, consumer)
+        rank = self._rank_together(self.groups[producer], self.groups[consumer])
         kept, lost = self.groups[key], self.groups.pop(gone)
         for name in lost.ops:
             self.owner[name] = key
         kept.ops |= lost.ops
+        kept.readers, kept.stored = readers, stored
+        kept.traffic = kept.traffic.plus(lost.traffic, readers)
         kept.before = (kept.before | lost.before) - {key, gone}
         kept.after = (kept.after | lost.after) - {key, gone}
-        kept.first, kept.last = min(kept.first, lost.first), max(kept.last, lost.last)
-        for other in lost.before:
+        kept.rank = rank
+        for other in lost.before - {key}:
             self.groups[other].after.discard(gone)
-        for other in lost.after:
-            self.groups[other].before.discard(gone)
-        for other in kept.before:
             self.groups[other].after.add(key)
-        for other in kept.after:
+        for other in lost.after - {key}:
+            self.groups[other].before.discard(gone)
             self.groups[other].before.add(key)
         return key
 

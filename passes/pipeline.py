@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fuser import config
 from fuser.device import device_spec
@@ -11,6 +11,8 @@ from fuser.dump.stages import NO_STAGES, Stages
 from fuser.ir.check import check_graph, check_plan
 from fuser.ir.graph import Graph
 from fuser.ir.plan import FusionPlan, PassRecord
+from fuser.ir.rules import FusionRule, apply, check_asserted
+from fuser.passes.base import Limits
 from fuser.passes.canonicalize import merge_equal_ops, remove_unused_ops
 from fuser.passes.partition import Partitioner
 
@@ -24,9 +26,16 @@ REWRITES: tuple[Rewrite, ...] = (
 
 
 def plan_graph(
-    graph: Graph, target: str, phase: str = "inference", stages: Stages = NO_STAGES
+    graph: Graph,
+    target: str,
+    phase: str = "inference",
+    stages: Stages = NO_STAGES,
+    rules: Sequence[FusionRule] = (),
 ) -> FusionPlan:
-    """Rewrite the graph, partition it for `target` and record what each step did."""
+    """Rewrite the graph, partition it for `target` and record what each step did.
+
+    Raises `MustFuseError` or `AssertFusedError` where a rule cannot be or was not kept.
+    """
     is_checked = config.check()
     stages.graph("import", graph)
     if is_checked:
@@ -41,11 +50,15 @@ def plan_graph(
         if is_checked:
             check_graph(graph, rewrite.__name__)
     start = time.perf_counter()
-    regions, order, verdicts = Partitioner(graph, device_spec(target)).run()
+    # The backward of a model has few of its modules and lines: there a rule may well be idle.
+    requests = apply(rules, graph, warn=phase != "backward")
+    partitioner = Partitioner(graph, device_spec(target), Limits(), requests)
+    regions, order, verdicts = partitioner.run()
     records.append(_record("partition", start, len(graph.ops), len(order)))
     plan = FusionPlan(graph, target, regions, order, verdicts, tuple(records), phase)
     if is_checked:
         check_plan(plan, "partition")
+    check_asserted(requests, plan)
     return plan
 
 

@@ -12,6 +12,7 @@ from fuser.ir.dim import evaluate
 from fuser.ir.graph import Argument, Graph, Op
 from fuser.ir.region import Strategy
 from fuser.ir.space import Space
+from fuser.passes.access import is_column, primary_access
 
 MAX_ROW_IN_REGISTERS = 32768
 """Elements: 16 warps then hold 64 a thread."""
@@ -22,13 +23,29 @@ MIN_SPLIT_ROW = 16384
 MAX_SPLIT_ROWS = 64
 """Rows: with more, whole rows fill the processors."""
 
+MAX_COLUMN_IN_REGISTERS = 128
+"""Elements of a column: a tile of 64 columns is then 8192 elements."""
+
+MIN_SPLIT_COLUMN = 2048
+"""Elements of a column from which sharing it between programs pays for a second launch."""
+
+MAX_SPLIT_COLUMNS = 16384
+"""Columns: with more, programs of 64 columns fill the processors."""
+
 
 def strategy_for(graph: Graph, ops: Sequence[Op], stored: frozenset[str], space: Space) -> Strategy:
     """The strategy of a region with reductions."""
     row = evaluate(space.reduced_size, graph.hints)
     rows = evaluate(space.parallel_size, graph.hints)
     is_long = not isinstance(space.reduced_size, int) or row > MAX_ROW_IN_REGISTERS
-    if row >= MIN_SPLIT_ROW and rows <= MAX_SPLIT_ROWS and can_split(ops, stored, space):
+    primary = primary_access(graph, ops, stored, space)
+    if is_column(primary, space, graph.hints):
+        # A column kernel's program has many rows, so there are few programs.
+        is_few = row >= MIN_SPLIT_COLUMN and rows <= MAX_SPLIT_COLUMNS
+        is_long = is_long or row > MAX_COLUMN_IN_REGISTERS
+    else:
+        is_few = row >= MIN_SPLIT_ROW and rows <= MAX_SPLIT_ROWS
+    if is_few and can_split(ops, stored, space):
         return Strategy.SPLIT
     return Strategy.LOOPED if is_long else Strategy.ROW_IN_REGISTERS
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuser.codegen.axes import AxisText, KernelAxis, SizeArguments, merge_axes, order_axes
-from fuser.codegen.body import Body, Rounding, operand_offset
+from fuser.codegen.body import Body, Rounding
 from fuser.codegen.source import checked_source, program_key
 from fuser.device import DeviceSpec
 from fuser.ir.dim import Dim, add, evaluate, multiply, product, total
@@ -16,7 +16,8 @@ from fuser.ir.graph import Argument, Graph, Op
 from fuser.ir.kernel import Configuration, GridAxis, KernelArgument, KernelSpec
 from fuser.ir.ops import BY_KIND, Group
 from fuser.ir.region import Region
-from fuser.ir.space import Affine, LoopAxis, Space, memory_offset
+from fuser.ir.space import LoopAxis, Space
+from fuser.passes.access import is_column, primary_access
 from fuser.passes.partition import live_values
 from fuser.passes.unify import is_gather
 
@@ -51,16 +52,19 @@ class Work:
     def stored(self) -> tuple[Op, ...]:
         return tuple(op for op in self.ops if op.name in self.region.outputs)
 
-    def primary(self) -> Affine | None:
-        """The access whose order decides which axis neighbours walk: the largest one."""
-        return primary_access(self.graph, self.region, self.ops)
+    @property
+    def is_column(self) -> bool:
+        """Whether neighbours in memory belong to different rows, so that x is the fast axis."""
+        space = self.region.space
+        primary = primary_access(self.graph, self.ops, self.region.outputs, space)
+        return is_column(primary, space, self.graph.hints)
 
 
 def work_of(
     graph: Graph, region: Region, device: DeviceSpec, rounds_everywhere: bool = False
 ) -> Work:
     ops = tuple(sorted((graph.by_name[n] for n in region.all_ops), key=_position(graph)))
-    primary = primary_access(graph, region, ops)
+    primary = primary_access(graph, ops, region.outputs, region.space)
     hints = dict(graph.hints)
     return Work(
         graph,
@@ -84,30 +88,6 @@ def rounded_values(ops: Sequence[Op], outputs: Sequence[str]) -> frozenset[str]:
 
 def _position(graph: Graph) -> Callable[[Op], int]:
     return lambda op: graph.position[op.name]
-
-
-def primary_access(graph: Graph, region: Region, ops: Sequence[Op]) -> Affine | None:
-    """The memory offset of the largest tensor that the kernel touches; a read wins a tie."""
-    space = region.space
-    sizes: Mapping[str, Dim] = {axis.name: axis.size for axis in space.axes}
-    best: tuple[int, Affine] | None = None
-    for op in ops:
-        found: list[tuple[int, Affine]] = []
-        for operand in op.operands:
-            if not isinstance(operand, Argument) or operand.value in space.index:
-                continue
-            if is_gather(op) and operand is op.operands[0]:
-                continue
-            kind = graph.values[operand.value].type
-            offset = operand_offset(operand, space.index[op.name], sizes)
-            found.append((evaluate(kind.numel, graph.hints), offset))
-        if op.name in region.outputs and not op.reduced:
-            offset = memory_offset(space.index[op.name], op.type.stride)
-            found.append((evaluate(op.type.numel, graph.hints), offset))
-        for weight, offset in found:
-            if best is None or weight > best[0]:
-                best = (weight, offset)
-    return best[1] if best else None
 
 
 @dataclass(frozen=True)
@@ -225,17 +205,6 @@ def summary_of(work: Work, what: str) -> tuple[str, ...]:
     axes = ", ".join(f"{a.name}={a.size}" for a in (*work.parallel, *work.reduced))
     ops = " ".join(op.kind for op in work.ops)
     return (f"{region.name}: {what} over {axes or 'one element'}.", "", f"Computes {ops}.")
-
-
-def is_column(work: Work) -> bool:
-    """Whether neighbours in memory belong to different rows, so that x is the fast axis."""
-    primary = work.primary()
-    if primary is None:
-        return False
-    strides = {axis: abs(evaluate(c, work.graph.hints)) for axis, c in primary.terms}
-    reduced = [strides[a.name] for a in work.reduced if a.name in strides]
-    parallel = [strides[a.name] for a in work.parallel if a.name in strides]
-    return bool(parallel) and (not reduced or min(parallel) < min(reduced))
 
 
 def scratch(name: str, dtype: DType, size: Dim) -> KernelArgument:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuser.codegen.configs import looped_configurations, row_configurations
 from fuser.codegen.emit.context import LoopedContext, RowContext
-from fuser.codegen.emit.kernel import Work, build, is_column, kernel_spec, summary_of
+from fuser.codegen.emit.kernel import Work, build, kernel_spec, summary_of
 from fuser.codegen.reduction_body import LoopedBody, Pass, RowBody
 from fuser.ir.dim import product
 from fuser.ir.kernel import GridAxis, KernelSpec
@@ -45,7 +45,7 @@ def row_kernels(work: Work) -> tuple[KernelSpec, ...]:
             work.region.name,
             text,
             (GridAxis(x_size, "XBLOCK"),),
-            row_configurations(work.rows, work.row, work.live, work.device),
+            row_configurations(work.rows, work.row, work.is_column, work.live, work.device),
         ),
     )
 
@@ -84,6 +84,6 @@ def looped_kernels(work: Work) -> tuple[KernelSpec, ...]:
             work.region.name,
             text,
             (GridAxis(x_size, "XBLOCK"),),
-            looped_configurations(work.rows, work.row, is_column(work), work.live, work.device),
+            looped_configurations(work.rows, work.row, work.is_column, work.live, work.device),
         ),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuser.codegen.configs import combine_configurations, looped_configurations, split_parts
 from fuser.codegen.emit.context import CombineContext, PartialContext
-from fuser.codegen.emit.kernel import Work, build, is_column, kernel_spec, scratch, summary_of
+from fuser.codegen.emit.kernel import Work, build, kernel_spec, scratch, summary_of
 from fuser.codegen.expressions import Held
 from fuser.codegen.reduction_body import LoopedBody, Pass, RowBody
 from fuser.codegen.reductions import FOLDS
@@ -58,7 +58,7 @@ def workspace_name(op: Op) -> str:
 
 def split_kernels(work: Work) -> tuple[KernelSpec, ...]:
     """Two kernels and one workspace for each reduction."""
-    parts = split_parts(work.rows, work.row, work.device)
+    parts = split_parts(work.rows, work.row, work.is_column, work.device)
     x_size = product(axis.size for axis in work.parallel)
     folds = [op for op in work.ops if op.reduced]
     spaces = [scratch(workspace_name(op), op.compute, multiply(x_size, parts)) for op in folds]
@@ -100,7 +100,7 @@ def _partial_kernel(
         return render("reduction_partial.py.jinja", context)
 
     part = max(1, work.row // parts)
-    configurations = looped_configurations(work.rows, part, is_column(work), work.live, work.device)
+    configurations = looped_configurations(work.rows, part, work.is_column, work.live, work.device)
     grid = (GridAxis(x_size, "XBLOCK"), GridAxis(parts))
     # The last part may begin past the end of the row.
     overshoot = parts * max(each.block("RBLOCK") for each in configurations)

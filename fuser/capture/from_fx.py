@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from fuser.capture.rows import Row, row_for
 from fuser.capture.views import MOVES, VIEWS
@@ -73,7 +74,10 @@ def tensor_type(value: torch.Tensor) -> TensorType:
 def number(value: Any) -> Dim:
     """An int, or the sympy expression behind a SymInt."""
     if isinstance(value, torch.SymInt):
-        return as_dim(value.node.expr)
+        expression = value.node.expr
+        # Whether a size is 1 decides how it is read; only guards know that some expressions are.
+        is_one = not expression.is_Symbol and statically_known_true(value == 1)
+        return 1 if is_one else as_dim(expression)
     return as_dim(value)
 
 

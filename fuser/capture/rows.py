@@ -98,7 +98,27 @@ def _pointwise(spec: OpSpec, named: Mapping[str, Any], result: Value) -> Row | s
     compute = compute_type(spec, operands, result)
     if compute is DType.BOOL and not spec.bool_expression:
         return "arithmetic on booleans"
-    return Row(spec.kind, tuple(operands), shape, compute)
+    common = _compared_in(spec, operands)
+    if common is None:
+        return Row(spec.kind, tuple(operands), shape, compute)
+    numbers = tuple(_rounded(operand, common) for operand in operands)
+    return Row(spec.kind, numbers, shape, compute, attributes=(("compared_in", common.value),))
+
+
+def _compared_in(spec: OpSpec, operands: Sequence[Operand]) -> DType | None:
+    """The half type that eager converts operands of other types to before it compares them."""
+    if spec.promotion is not Promotion.COMPARE:
+        return None
+    common, _ = elementwise_dtypes(*map(_sample, operands), type_promotion_kind=KIND.NO_OPMATH)
+    dtype = dtype_from_name(str(common))
+    same = all(isinstance(o, Argument) and o.type.dtype is dtype for o in operands)
+    return dtype if dtype.is_half and not same else None
+
+
+def _rounded(operand: Operand, dtype: DType) -> Operand:
+    if isinstance(operand, Literal) and isinstance(operand.value, (bool, int, float)):
+        return Literal(float(torch.tensor(operand.value, dtype=getattr(torch, dtype.value))))
+    return operand
 
 
 def read(argument: Argument, domain: Shape) -> Argument:

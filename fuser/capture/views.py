@@ -94,7 +94,7 @@ def _reshape(shape: Shape, reader: Shape, arguments: Mapping[str, Any]) -> Step:
 
 def _flip(shape: Shape, reader: Shape, arguments: Mapping[str, Any]) -> Step:
     axes = [Axis(k) for k in range(len(shape))]
-    for dim in arguments["dims"]:
+    for dim in arguments["dims"] if shape else ():
         k = _wrap(dim, len(shape))
         axes[k] = Axis(k, -1, add(shape[k], -1))
     return Strided(reader, tuple(axes))

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
+from fuser.dump.record import Peaks
 from fuser.dump.to_dot import to_dot
 from fuser.dump.to_json import to_json
 from fuser.dump.to_text import to_text
@@ -31,12 +32,14 @@ class Stages:
         """The graph after a step."""
         self.write(f"{next(self.steps):02}-{step}.txt", f"{graph}\n")
 
-    def plan(self, plan: FusionPlan, kernels: Sequence[RegionKernels]) -> None:
+    def plan(
+        self, plan: FusionPlan, kernels: Sequence[RegionKernels], peaks: Peaks | None = None
+    ) -> None:
         """The plan in its forms, and every kernel."""
         if self.folder is None:
             return
         self.write("plan.txt", to_text(plan, tuple(kernels), verbose=True) + "\n")
-        self.write("plan.json", to_json(plan, tuple(kernels)) + "\n")
+        self.write("plan.json", to_json(plan, tuple(kernels), peaks=peaks))
         self.write("plan.dot", to_dot(plan))
         for entry in kernels:
             for spec in entry.kernels:

@@ -1,17 +1,20 @@
 """A plan as a drawing: DOT text for Graphviz.
 
-Each region is a box in the colour of its kind, opaque calls are grey, graph inputs are plain names.
-Fused edges are black, refused ones red and labelled with the reason, loads of inputs grey.
+Each region is a box in the colour of its kind, with what its kernels compiled to where that is
+known; opaque calls are grey, graph inputs are plain names. Fused edges are black, refused ones red
+and labelled with the reason, loads of inputs grey.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import networkx
 
+from fuser.dump.facts import NOT_COMPILED, CompiledKernels, kernel_names, most
 from fuser.dump.to_networkx import to_networkx
+from fuser.ir.kernel import RegionKernels
 from fuser.ir.plan import FusionPlan
 
 KIND_COLOURS: Mapping[str, str] = {"pointwise": "#dbe9f9", "reduction": "#dff2d8"}
@@ -25,7 +28,11 @@ LABEL_WIDTH = 32
 """Columns at which a label is broken: a long reason would push the drawing apart."""
 
 
-def to_dot(plan: FusionPlan) -> str:
+def to_dot(
+    plan: FusionPlan,
+    kernels: Sequence[RegionKernels] = (),
+    resources: CompiledKernels = NOT_COMPILED,
+) -> str:
     """The plan as DOT text; `dot -Tsvg` draws it."""
     flow = to_networkx(plan)
     lines = [
@@ -34,19 +41,32 @@ def to_dot(plan: FusionPlan) -> str:
         '  node [shape="box", style="filled", fillcolor="white", fontname="Helvetica"];',
         '  edge [fontname="Helvetica", fontsize="9"];',
     ]
-    lines += _regions(plan, flow)
+    lines += _regions(plan, flow, kernels, resources)
     lines += _outside(flow)
     lines += _edges(flow)
     lines.append("}")
     return "\n".join(lines) + "\n"
 
 
-def _regions(plan: FusionPlan, flow: networkx.MultiDiGraph) -> Iterator[str]:
+def _regions(
+    plan: FusionPlan,
+    flow: networkx.MultiDiGraph,
+    kernels: Sequence[RegionKernels],
+    resources: CompiledKernels,
+) -> Iterator[str]:
+    names = kernel_names(kernels)
     for region in plan.regions:
-        title = f"{region.name}: {region.kind.value}, {region.strategy.value}"
+        title = [f"{region.name}: {region.kind.value}, {region.strategy.value}"]
+        found = [resources[name] for name in names.get(region.name, ()) if name in resources]
+        needs = most(found)
+        if needs is not None:
+            title.append(
+                f"{needs.registers} registers, {needs.spills} spilled, "
+                f"{needs.shared_bytes} B shared memory"
+            )
         colour = KIND_COLOURS.get(region.kind.value, OTHER_KIND)
         yield f"  subgraph {_quoted(f'cluster_{region.name}')} {{"
-        yield f'    graph [label={_quoted(title)}, style="filled", fillcolor="{colour}"];'
+        yield f'    graph [label={_quoted(*title)}, style="filled", fillcolor="{colour}"];'
         for name in region.ops:
             yield f"    {_node(name, flow.nodes[name])}"
         yield "  }"

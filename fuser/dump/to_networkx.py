@@ -10,7 +10,7 @@ from typing import Any
 
 import networkx
 
-from fuser.dump.to_json import edges, operation, value_bytes
+from fuser.dump.facts import edges, operation, value_bytes
 from fuser.ir.graph import Argument, Graph, Op
 from fuser.ir.plan import FusionPlan
 

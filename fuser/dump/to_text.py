@@ -1,8 +1,9 @@
 """A plan as a person reads it in a terminal, at most 100 columns wide.
 
-In: a plan, and the kernels of its regions once they are generated. Out: what it costs, each step in
-running order with its ops and their lines of the program, and why values were not fused. `to_text`
-is plain and the same for the same plan; `write_text` adds colours where it writes to a terminal.
+In: a plan, the kernels of its regions once they are generated, and what those compiled to where
+that is known. Out: what it costs, each step in running order with its ops and their lines of the
+program, and why values were not fused. `to_text` is plain and the same for the same plan;
+`write_text` adds colours where it writes to a terminal.
 """
 
 from __future__ import annotations
@@ -11,10 +12,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from fuser.dump.to_json import edges, kernel_names, operation, totals
+from fuser.dump.facts import (
+    NOT_COMPILED,
+    CompiledKernels,
+    edges,
+    kernel_names,
+    most,
+    operation,
+)
+from fuser.dump.record import totals
 from fuser.ir.dim import python_text
 from fuser.ir.graph import Graph, Op
-from fuser.ir.kernel import RegionKernels
+from fuser.ir.kernel import RegionKernels, Resources
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Reason, Region, Verdict
 
@@ -36,31 +45,36 @@ class _Line:
 
 
 def to_text(
-    plan: FusionPlan, kernels: Sequence[RegionKernels] = (), *, verbose: bool = False
+    plan: FusionPlan,
+    kernels: Sequence[RegionKernels] = (),
+    resources: CompiledKernels = NOT_COMPILED,
+    *,
+    verbose: bool = False,
 ) -> str:
     """The plan as plain text without a final newline.
 
     `verbose` lists every refused edge and ends with the time that each pass took.
     """
-    return "\n".join(line.text for line in _plan(plan, kernels, verbose))
+    return "\n".join(line.text for line in _plan(plan, kernels, resources, verbose))
 
 
 def write_text(
     plan: FusionPlan,
     stream: TextIO,
     kernels: Sequence[RegionKernels] = (),
+    resources: CompiledKernels = NOT_COMPILED,
     *,
     verbose: bool = False,
 ) -> None:
     """Write the text to a stream, in colours when that is a terminal."""
     if not stream.isatty():
-        stream.write(to_text(plan, kernels, verbose=verbose) + "\n")
+        stream.write(to_text(plan, kernels, resources, verbose=verbose) + "\n")
         return
     from rich.console import Console
     from rich.text import Text
 
     console = Console(file=stream, highlight=False, soft_wrap=True)
-    for line in _plan(plan, kernels, verbose):
+    for line in _plan(plan, kernels, resources, verbose):
         console.print(Text(line.text, style=line.style))
 
 
@@ -68,8 +82,8 @@ def headline(plan: FusionPlan, kernels: Sequence[RegionKernels] = ()) -> str:
     """The counts of a plan, as `12 ops in 3 kernels + 1 opaque call`."""
     facts = totals(plan, kernels)
     return (
-        f"{_count(facts['ops'], 'op')} in {_count(facts['kernels'], 'kernel')}"
-        f" + {_count(facts['opaque_calls'], 'opaque call')}"
+        f"{count_text(facts.ops, 'op')} in {count_text(facts.kernels, 'kernel')}"
+        f" + {count_text(facts.opaque_calls, 'opaque call')}"
     )
 
 
@@ -96,8 +110,24 @@ def time_text(microseconds: float) -> str:
     return f"{microseconds:.1f} us"
 
 
-def _plan(plan: FusionPlan, kernels: Sequence[RegionKernels], verbose: bool) -> Iterator[_Line]:
-    yield from _header(plan, kernels)
+def resources_text(needs: Resources) -> str:
+    """What a kernel compiled to, in words."""
+    spilled = f"{needs.spills} spilled" if needs.spills else "none spilled"
+    return f"{needs.registers} registers, {spilled}, {byte_text(needs.shared_bytes)} shared memory"
+
+
+def count_text(number: int, noun: str) -> str:
+    """A number of things, with the plural where it is due."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _plan(
+    plan: FusionPlan,
+    kernels: Sequence[RegionKernels],
+    resources: CompiledKernels,
+    verbose: bool,
+) -> Iterator[_Line]:
+    yield from _header(plan, kernels, resources)
     names = kernel_names(kernels)
     for number, step in enumerate(plan.order, 1):
         yield _Line("")
@@ -105,7 +135,7 @@ def _plan(plan: FusionPlan, kernels: Sequence[RegionKernels], verbose: bool) -> 
         if region is None:
             yield from _opaque(number, plan.graph.by_name[step])
         else:
-            yield from _region(number, plan.graph, region, names.get(step, ()))
+            yield from _region(number, plan.graph, region, names.get(step, ()), resources)
     yield _Line("")
     yield from _edges(edges(plan), verbose)
     if verbose and plan.passes:
@@ -116,7 +146,9 @@ def _plan(plan: FusionPlan, kernels: Sequence[RegionKernels], verbose: bool) -> 
             yield _Line(f"  {record.name:<24} {left:<14} {record.milliseconds:8.2f} ms", "dim")
 
 
-def _header(plan: FusionPlan, kernels: Sequence[RegionKernels]) -> Iterator[_Line]:
+def _header(
+    plan: FusionPlan, kernels: Sequence[RegionKernels], resources: CompiledKernels
+) -> Iterator[_Line]:
     facts = totals(plan, kernels)
     name = "" if plan.graph.name == plan.phase else f" of {plan.graph.name}"
     yield _Line(_cut(f"plan{name} for {plan.target}, {plan.phase}"), "bold")
@@ -124,16 +156,25 @@ def _header(plan: FusionPlan, kernels: Sequence[RegionKernels]) -> Iterator[_Lin
     if plan.regions:
         note = "  (opaque calls not counted)" if plan.opaque else ""
         yield _Line(
-            f"  {byte_text(facts['bytes'])} moved, {byte_text(facts['unfused_bytes'])} unfused;  "
-            f"{time_text(facts['predicted_us'])} predicted, "
-            f"{time_text(facts['unfused_us'])} unfused{note}"
+            f"  {byte_text(facts.bytes)} moved, {byte_text(facts.unfused_bytes)} unfused;  "
+            f"{time_text(facts.predicted_us)} predicted, "
+            f"{time_text(facts.unfused_us)} unfused{note}"
         )
+    largest = most(list(resources.values()))
+    if largest is not None:
+        yield _Line(f"  compiled: at most {resources_text(largest)}", _warning(largest))
     if plan.graph.symbols:
         hints = [f"{symbol.name}={symbol.hint}" for symbol in plan.graph.symbols]
         yield from _listed("  sizes seen while tracing: ", hints, "dim")
 
 
-def _region(number: int, graph: Graph, region: Region, names: Sequence[str]) -> Iterator[_Line]:
+def _region(
+    number: int,
+    graph: Graph,
+    region: Region,
+    names: Sequence[str],
+    resources: CompiledKernels,
+) -> Iterator[_Line]:
     cost = region.cost
     kind = f"{region.kind.value}, {region.strategy.value}"
     yield _Line(_cut(f"{number:>3}  {region.name}: {kind} over {_space(region)}"), "bold green")
@@ -142,6 +183,13 @@ def _region(number: int, graph: Graph, region: Region, names: Sequence[str]) -> 
         f"{time_text(cost.time_us)} ({time_text(cost.unfused_us)} unfused), bound by {cost.bound}",
         "green",
     )
+    for name in names:
+        if name in resources:
+            which = f" {name}" if len(names) > 1 else ""
+            needs = resources[name]
+            yield _Line(
+                _cut(f"       compiled{which}: {resources_text(needs)}"), _warning(needs) or "green"
+            )
     if tuple(names) != (region.name,):
         yield from _listed("       kernel ", names, "green")
     modules = dict.fromkeys(graph.by_name[name].source.module for name in region.ops)
@@ -160,6 +208,11 @@ def _region(number: int, graph: Graph, region: Region, names: Sequence[str]) -> 
     ]
     yield from _table("       ", rows)
     yield from _listed("       out  ", _typed(graph, region.outputs), "dim")
+
+
+def _warning(needs: Resources) -> str:
+    """The style of a line about a kernel that goes through memory for want of registers."""
+    return "bold red" if needs.spills else ""
 
 
 def _opaque(number: int, op: Op) -> Iterator[_Line]:
@@ -182,7 +235,7 @@ def _opaque(number: int, op: Op) -> Iterator[_Line]:
 def _edges(verdicts: Sequence[Verdict], verbose: bool) -> Iterator[_Line]:
     fused = [verdict for verdict in verdicts if verdict.fused]
     yield _Line(
-        f"{_count(len(verdicts), 'edge')} between ops: {len(fused)} fused, "
+        f"{count_text(len(verdicts), 'edge')} between ops: {len(fused)} fused, "
         f"{len(verdicts) - len(fused)} refused",
         "bold",
     )
@@ -247,10 +300,6 @@ def _listed(front: str, items: Sequence[str], style: str) -> Iterator[_Line]:
             line = " " * len(front)
         line += piece
     yield _Line(_cut(line), style)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _cut(text: str) -> str:

@@ -71,3 +71,15 @@ class RegionKernels:
 
     region: str
     kernels: tuple[KernelSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one compiled kernel needs."""
+
+    registers: int
+    """32-bit registers of a thread."""
+    spills: int
+    """Of those that did not fit, how many live in local memory."""
+    shared_bytes: int
+    """Shared memory of a block."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from fuser.ir.space import Space
@@ -39,6 +39,7 @@ class Reason(Enum):
     DATA_DEPENDENT_READ = "the reader picks elements at computed positions, so all must be stored"
     OUTPUT_NOT_COVERED = "a stored value would be computed more than once or not everywhere"
     ORDER = "an op with side effects stands between them"
+    FORBIDDEN = "you asked not to fuse them"
     DEVICE = "the two run on different devices"
     TOO_MANY_ARGUMENTS = "the kernel would take more arguments than the limit"
     TOO_MANY_LIVE_VALUES = "the kernel would hold more values at once than registers allow"
@@ -48,13 +49,19 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The decision on one producer-consumer edge."""
+    """The decision on one producer-consumer edge.
+
+    `gain_us` is the predicted time that fusing would have saved, 0 where it was fused, would have
+    saved nothing, or could not be asked because one of the two runs as its original call. It is
+    an estimate beside the decision and no part of what makes two verdicts equal.
+    """
 
     producer: str
     consumer: str
     fused: bool
     reason: Reason
     detail: str = ""
+    gain_us: float = field(default=0.0, compare=False)
 
     @property
     def text(self) -> str:

@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
@@ -28,7 +28,7 @@ from fuser.device import device_spec
 from fuser.errors import KernelCompilationError
 from fuser.ir.dim import evaluate
 from fuser.ir.dtype import DType
-from fuser.ir.kernel import Configuration, KernelSpec
+from fuser.ir.kernel import Configuration, KernelSpec, Resources
 from fuser.runtime.cache import triton_cache
 from fuser.runtime.interpreter import is_interpreting
 from fuser.runtime.launcher import WIDE_EXTENT, choose, compile_options, constants_of
@@ -56,18 +56,6 @@ _POINTERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What one compiled kernel needs."""
-
-    registers: int
-    """32-bit registers of a thread."""
-    spills: int
-    """Of those that did not fit, how many live in local memory."""
-    shared_bytes: int
-    """Shared memory of a block."""
-
-
 def compile_offline(
     spec: KernelSpec,
     target: str,
@@ -90,12 +78,21 @@ def compile_many(
     target: str,
     hints: Hints = NO_HINTS,
     divisible: Collection[str] = (),
+    on_result: Callable[[str], None] | None = None,
 ) -> list[Resources | str]:
-    """The same for many kernels, in order; a text in place of resources says what went wrong."""
+    """The same for many kernels, in order; a text in place of resources says what went wrong.
+
+    `on_result` is called with a kernel's name as soon as its result is there.
+    """
     device_spec(target)
     jobs = [_job(spec, hints, divisible) for spec in specs]
     run = _compile_in_worker if is_interpreting() else _compile_here
-    return list(run(jobs, target))
+    results: list[Resources | str] = []
+    for spec, result in zip(specs, run(jobs, target), strict=True):
+        results.append(result)
+        if on_result is not None:
+            on_result(spec.name)
+    return results
 
 
 @dataclass(frozen=True, slots=True)

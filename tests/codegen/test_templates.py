@@ -30,7 +30,12 @@ CONTEXTS: dict[str, type[Any]] = {
     "reduction_partial.py.jinja": PartialContext,
     "reduction_row.py.jinja": RowContext,
 }
-FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.jinja"))
+# Pages are no kernels: what they may use is tested beside what writes them.
+FILES = sorted(
+    str(path.relative_to(FOLDER))
+    for path in FOLDER.rglob("*.jinja")
+    if not path.name.endswith(".html.jinja")
+)
 POINTWISE = PointwiseContext(
     name="region_0",
     summary=("region_0: elementwise.",),

@@ -266,39 +266,38 @@ def test_norms_over_the_last_axes(norm: nn.Module, dtype: torch.dtype, device: s
 
 CLASSES = 9
 TARGETS = torch.tensor([0, 8, -100, 3, 3, -100, 7])
-WEIGHTS = torch.linspace(0.5, 2.0, CLASSES)
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cross_entropy": lambda x, t: F.cross_entropy(x, TARGETS.to(x.device)),
-    "cross_entropy_sum": lambda x, t: F.cross_entropy(x, TARGETS.to(x.device), reduction="sum"),
-    "cross_entropy_none": lambda x, t: F.cross_entropy(x, TARGETS.to(x.device), reduction="none"),
-    "cross_entropy_ignored": lambda x, t: F.cross_entropy(x, TARGETS.abs().to(x.device) % 9,
-                                                          ignore_index=3),
-    "cross_entropy_smooth": lambda x, t: F.cross_entropy(x, TARGETS.to(x.device),
-                                                         label_smoothing=0.1),
-    "cross_entropy_weight": lambda x, t: F.cross_entropy(x, TARGETS.to(x.device),
-                                                         WEIGHTS.to(x.device, x.dtype)),
-    "cross_entropy_all": lambda x, t: F.cross_entropy(x, TARGETS.to(x.device),
-                                                      WEIGHTS.to(x.device, x.dtype),
-                                                      label_smoothing=0.2),
-    "cross_entropy_soft": lambda x, t: F.cross_entropy(x, t.softmax(-1)),
-    "nll": lambda x, t: F.nll_loss(x, TARGETS.to(x.device)),
-    "mse": lambda x, t: F.mse_loss(x, t),
-    "mse_sum": lambda x, t: F.mse_loss(x, t, reduction="sum"),
-    "l1": lambda x, t: F.l1_loss(x, t),
-    "smooth_l1": lambda x, t: F.smooth_l1_loss(x, t, beta=0.7),
-    "huber": lambda x, t: F.huber_loss(x, t, delta=0.7),
-    "bce_with_logits": lambda x, t: F.binary_cross_entropy_with_logits(x, t.sigmoid()),
-    "kl_div": lambda x, t: F.kl_div(x.log_softmax(-1), t.softmax(-1), reduction="batchmean"),
-    "cosine_similarity": lambda x, t: F.cosine_similarity(x, t, dim=-1),
-    "gaussian_nll": lambda x, t: F.gaussian_nll_loss(x, t, t * t),
-}  # fmt: skip
+Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+# Of predictions, values of their shape, classes and the classes' weights.
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": lambda x, t, c, w: F.cross_entropy(x, c),
+    "cross_entropy_sum": lambda x, t, c, w: F.cross_entropy(x, c, reduction="sum"),
+    "cross_entropy_none": lambda x, t, c, w: F.cross_entropy(x, c, reduction="none"),
+    "cross_entropy_ignored": lambda x, t, c, w: F.cross_entropy(x, c.abs() % 9, ignore_index=3),
+    "cross_entropy_smooth": lambda x, t, c, w: F.cross_entropy(x, c, label_smoothing=0.1),
+    "cross_entropy_weight": lambda x, t, c, w: F.cross_entropy(x, c, w),
+    "cross_entropy_all": lambda x, t, c, w: F.cross_entropy(x, c, w, label_smoothing=0.2),
+    "cross_entropy_soft": lambda x, t, c, w: F.cross_entropy(x, t.softmax(-1)),
+    "nll": lambda x, t, c, w: F.nll_loss(x, c),
+    "mse": lambda x, t, c, w: F.mse_loss(x, t),
+    "mse_sum": lambda x, t, c, w: F.mse_loss(x, t, reduction="sum"),
+    "l1": lambda x, t, c, w: F.l1_loss(x, t),
+    "smooth_l1": lambda x, t, c, w: F.smooth_l1_loss(x, t, beta=0.7),
+    "huber": lambda x, t, c, w: F.huber_loss(x, t, delta=0.7),
+    "bce_with_logits": lambda x, t, c, w: F.binary_cross_entropy_with_logits(x, t.sigmoid()),
+    "kl_div": lambda x, t, c, w: F.kl_div(x.log_softmax(-1), t.softmax(-1), reduction="batchmean"),
+    "cosine_similarity": lambda x, t, c, w: F.cosine_similarity(x, t, dim=-1),
+    "gaussian_nll": lambda x, t, c, w: F.gaussian_nll_loss(x, t, t * t),
+}
 
 
 @FLOAT_TYPES
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses(name: str, dtype: torch.dtype, device: str) -> None:
     x, target = values(7, CLASSES, dtype=dtype), values(7, CLASSES, dtype=dtype, seed=1)
+    # Weights without a gradient, as a loss has them.
+    weights = torch.linspace(0.5, 2.0, CLASSES).to(dtype)
     plans = assert_matches_eager(
-        LOSSES[name], x, target, grad=True, device=device, expect_opaque=()
-    )
+        lambda x, t, c, w: LOSSES[name](x, t, c, w.detach()),
+        x, target, TARGETS, weights, grad=True, device=device, expect_opaque=(),
+    )  # fmt: skip
     assert generated_kinds(plans)

@@ -1,7 +1,7 @@
-"""Regions with views, borders, gathers, several outputs, writes and calls that stay original.
+"""Regions with views, borders, gathers, several outputs, roundings and numbers.
 
 Each program is small and aims at one thing that a fused kernel could get wrong. Rows, axes, norms
-and losses are in `test_reductions.py`.
+and losses are in `test_reductions.py`, writes and aliases in `test_memory.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuser.report import Plan
-from support.compare import assert_matches_eager, opaque_calls
+from support.compare import assert_matches_eager
 
 
 def values(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -185,6 +185,11 @@ BORDERS = {
     "cat_of_nothing": Program(
         lambda x, y: torch.cat([x, y, x], 1) * 2, (values(3, 0), values(3, 2)), grad=False
     ),
+    "single_values": Program(
+        lambda x: (x.flip(0) + 1, x.roll(1), x.sum(-1), x.softmax(0), torch.stack([x, x]), x.t()),
+        (values(),),
+        grad=False,
+    ),
     "reflected": Program(lambda x: F.pad(x, (2, 1), mode="reflect") * 2, (values(1, 3, 6),)),
 }
 
@@ -235,8 +240,9 @@ def test_gathers(program: Program, device: str) -> None:
 def test_a_cast_that_the_user_wrote_rounds(device: str) -> None:
     def program(x: Tensor) -> Any:
         rounded = x.to(torch.bfloat16).to(torch.float32)
+        wider = (x.to(torch.float16) * 1.1).to(torch.float32)
         product = (x * 1.1).to(torch.float16).to(torch.float64)
-        return rounded, x - rounded, product, x.to(torch.int32).to(torch.float32)
+        return rounded, x - rounded, wider, product, x.to(torch.int32).to(torch.float32)
 
     assert_matches_eager(program, values(7, 33) * 100, device=device, expect_opaque=())
 
@@ -261,91 +267,55 @@ def test_a_stored_value_has_one_value(device: str) -> None:
         assert_matches_eager(program, halves(6, 6), device=device, expect_opaque=())
 
 
-# Random numbers, writes, aliases ------------------------------------------------------------------
+DECISIONS: dict[str, Callable[[Tensor], Any]] = {
+    "comparisons": lambda y: (y > y.to(torch.float64), y == y.clone(), y <= 1.1, y.isinf()),
+    "logic": lambda y: ((y * 1e-6).bool(), torch.logical_not(y * 1e-6), (y * 1e-6).any(-1)),
+    "whole_numbers": lambda y: (y.to(torch.int32), y.long(), y.to(torch.int8)),
+    "positions": lambda y: (y.argmax(-1), y.argmin(), y.max(-1), y.min(0)),
+    "is_largest": lambda y: (y == y.amax(-1, keepdim=True), y.eq(y.max()).sum()),
+}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_random_numbers_are_eagers(dtype: torch.dtype, device: str) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", DECISIONS)
+def test_what_is_decided_by_a_value_sees_it_rounded(
+    name: str, dtype: torch.dtype, device: str
+) -> None:
+    """Bits that eager rounds away decide nothing: whole numbers and booleans are equal."""
+
     def program(x: Tensor) -> Any:
-        dropped = F.dropout(x * 2, 0.5) + 1
-        return dropped, torch.rand_like(x) * x, F.dropout(dropped, 0.1).sum(-1)
+        return DECISIONS[name](x * 1.1)  # one operation: both round it once
 
-    x = values(5, 33, dtype=dtype)
-    plans = assert_matches_eager(program, x, grad=True, device=device, has_reference=False)
-    assert opaque_calls(plans)
+    x = values(40, 65, dtype=dtype)
+    assert_matches_eager(program, x, device=device, expect_opaque=())
 
 
-def write_all(x: Tensor, y: Tensor) -> Any:
-    x.mul_(2).add_(y)
-    y.copy_(x.sum(0))
-    return x.sum(), y + 1
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_numbers_are_compared_in_the_type_of_the_tensor(dtype: torch.dtype, device: str) -> None:
+    def program(x: Tensor, limit: Tensor, whole: Tensor) -> Any:
+        return x <= 1.1, x == 0.1, x >= 0.1, x < limit, x != whole, whole > x, x.eq(301)
+
+    near = torch.tensor([0.1, 1.1, 1.0, 301.0, -0.1, 300.0, torch.inf]).to(dtype)
+    whole = torch.tensor([0, 1, 1, 301, 0, 301, 70_000])
+    assert_matches_eager(program, near, torch.tensor(0.1), whole, device=device, expect_opaque=())
 
 
-def write_slices(x: Tensor, y: Tensor) -> Any:
-    x[:, 1] += 3
-    x[1:, ::2] = y[1:, ::2] * 2
-    x.view(-1)[-1] = 7
-    return x.amax()
-
-
-def write_into_a_new_tensor(x: Tensor, y: Tensor) -> Any:
-    z = torch.zeros_like(x)
-    z[1] = x[0]
-    z[:, 0].copy_(y[:, 0])
-    z.masked_fill_(z > 1, -1).clamp_(max=0.5)
-    return z, z.t()
-
-
-def write_half(x: Tensor, y: Tensor) -> Any:
-    x.copy_(y.to(torch.bfloat16))
-    return (x.sigmoid_() + 1).sum()
-
-
-WRITES = {
-    "all": Program(write_all, (values(4, 6), values(6))),
-    "slices": Program(write_slices, (values(4, 6), values(4, 6, seed=1))),
-    "new_tensor": Program(write_into_a_new_tensor, (values(4, 6), values(4, 6, seed=1))),
-    "half": Program(write_half, (values(4, 6), values(4, 6, seed=1))),
-    "transposed": Program(lambda x, y: x.add_(y), (values(6, 4).t(), values(4, 6))),
-    "through_a_view": Program(lambda x: (x.t().mul_(3), x[0].zero_()), (values(4, 6),)),
-    "positions": Program(
-        lambda x, i: x.index_put_((i,), x[i] * 2) + 1, (values(5, 6), numbers(0, -2))
-    ),
-}  # fmt: skip
-
-
-@parameters(WRITES)
-def test_writes_reach_the_arguments(program: Program, device: str) -> None:
-    assert_matches_eager(program.call, *program.args, device=device)
-
-
-def test_arguments_that_share_memory(device: str) -> None:
-    memory = values(40)
-    left, right = memory[:20].view(4, 5), memory[10:30].view(4, 5)
-
-    def program(x: Tensor, y: Tensor) -> Any:
-        x.mul_(2)
-        return y + 1, x.sum()
-
-    assert_matches_eager(program, left, right, device=device)
-
-
-ALIASES = {
-    "views_of_an_input": Program(lambda x: (x.t(), x[1:], x.view(-1), x), (values(4, 6),)),
-    "views_of_a_result": Program(lambda x: (y := x + 1, y.t(), y[:, 1]), (values(4, 6),)),
-    "one_result_twice": Program(lambda x: [y := x * 2, y, {"again": y}], (values(4, 6),)),
-    "an_input_unchanged": Program(lambda x: (x, x * 1, x.contiguous()), (values(4, 6),)),
-    "a_view_of_a_view": Program(lambda x: x[1:].t()[::2].unsqueeze(0), (values(4, 6),)),
-    "expanded": Program(lambda x: (x.expand(3, 6), (x + 1).expand(3, 6)), (values(1, 6),)),
-    "a_part_of_what_is_read": Program(lambda x: x[1, ::2], (values(8, 12)[::2, 1:],)),
-    "bits": Program(lambda x: x.view(torch.int32) + 1, (values(4, 6),)),
-    "complex_parts": Program(lambda x: torch.complex(x, x * 2).real + 1, (values(6),)),
-}  # fmt: skip
-
-
-@parameters(ALIASES)
-def test_results_share_memory_as_in_eager(program: Program, device: str) -> None:
-    assert_matches_eager(program.call, *program.args, device=device)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "dynamic"])
+@pytest.mark.parametrize("name", ["amax", "amin", "max", "maximum", "clamp", "relu"])
+def test_gradients_go_where_the_extreme_is(name: str, dynamic: bool, device: str) -> None:
+    """The extreme is saved as it is stored, and found again among values computed anew."""
+    select: dict[str, Callable[[Tensor], Tensor]] = {
+        "amax": lambda y: y.amax(1),
+        "amin": lambda y: y.amin((0, 2), keepdim=True),
+        "max": lambda y: y.max(),
+        "maximum": lambda y: torch.maximum(y, y.flip(0)),
+        "clamp": lambda y: y.clamp(0.3, 1.1),
+        "relu": lambda y: (y - 1).relu(),
+    }
+    x = halves(3, 6, 8)
+    assert_matches_eager(
+        lambda x: select[name](x * x), x, grad=True, dynamic=dynamic, device=device
+    )
 
 
 # Numbers ------------------------------------------------------------------------------------------
@@ -370,3 +340,11 @@ def test_the_same_programs_with_unknown_sizes(name: str, device: str) -> None:
     programs = {"fan_out": FAN_OUT, "borders": BORDERS, "gathers": GATHERS}[name]
     for program in programs.values():
         assert_matches_eager(program.call, *program.args, device=device, dynamic=True)
+
+
+def test_a_computed_size_that_is_one_is_broadcast(device: str) -> None:
+    def program(x: Tensor, y: Tensor) -> Any:
+        last = x.chunk(2, 0)[-1]
+        return last.exp().sum(-1) + y, last * y, torch.cat([last, last]).mean(0)
+
+    assert_matches_eager(program, values(3, 1, 8), values(3, 6, 1), device=device, dynamic=True)

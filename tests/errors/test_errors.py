@@ -99,6 +99,25 @@ EXAMPLES: list[tuple[FuserError, list[str]]] = [
         ),
         ["kernel k: `y` is undefined", ">    2 | b = y", "     1 | a = 1"],
     ),
+    (
+        errors.MustFuseError(
+            rule="must_fuse('a', 'b')",
+            producer="a",
+            consumer="b",
+            limit_name="CYCLE",
+            limit="it would wait for itself",
+            detail="through mm",
+        ),
+        ["must_fuse('a', 'b')", "a -> b", "it would wait for itself (through mm)", "`CYCLE`"],
+    ),
+    (
+        errors.AssertFusedError(rule="assert_fused('a', 'b')", edges=["a -> b: other axes"]),
+        ["assert_fused('a', 'b') does not hold", "\n  a -> b: other axes"],
+    ),
+    (
+        errors.MissingPackage(feature="a plan as HTML", package="plotly", extra="html"),
+        ["a plan as HTML needs the package 'plotly'", "fuser-compiler[html]"],
+    ),
 ]
 
 

@@ -143,7 +143,7 @@ class Sketch:
         name = self._name(name or kind)
         value = Value(name, result)
         mapped: tuple[Operand, ...] = tuple(
-            Argument(o.value, o.map.after(broadcast(o.type.shape, tuple(domain))), o.type)
+            o.through(broadcast(o.type.shape, tuple(domain)))
             if isinstance(o, Argument)
             else Literal(o)
             for o in operands

@@ -90,6 +90,7 @@ def _plain(kind: str, call: Callable[..., Any], label: str = "", **fields: Any) 
 _ARITHMETIC = (
     _two("add", dtypes=ALL),
     _plain("add", lambda x: x + 3, "number", dtypes=NUMBERS),
+    _plain("add", lambda x: x + 1.1, "fraction", dtypes=ALL),
     Sample("add_scaled", lambda x, y: torch.add(x, y, alpha=3), pointwise(ANY, SCALED), NUMBERS),
     _plain("add_scaled", lambda x: torch.add(x, 2, alpha=3), "number", dtypes=NUMBERS),
     _two("sub", dtypes=NUMBERS),
@@ -98,8 +99,10 @@ _ARITHMETIC = (
     Sample("reverse_sub", lambda x, y: torch.rsub(x, y), TWO, NUMBERS, reaches="sub"),
     _two("mul", dtypes=ALL),
     _plain("mul", lambda x: x * 3, "number", dtypes=NUMBERS),
+    _plain("mul", lambda x: x * 1.1, "fraction", dtypes=ALL),
     Sample("divide", torch.div, DIVISION, ALL),
     _plain("divide", lambda x: x / 3, "by_number", dtypes=NUMBERS),
+    _plain("divide", lambda x: x / 1.1, "by_fraction", dtypes=ALL),
     _plain("divide", lambda x: 3 / x, "of_number", reaches="reciprocal"),
     Sample("divide", lambda x, y: torch.div(x, y, rounding_mode=None), DIVISION, label="mode"),
     Sample(
@@ -140,11 +143,11 @@ _ARITHMETIC = (
     _one("sign", dtypes=NUMBERS),
     _one("reciprocal", dtypes=ALL),
     _one("relu", dtypes=NUMBERS),
-    _plain("clamp_min", lambda x: torch.clamp(x, min=1), dtypes=NUMBERS, **CHOICE),
+    _plain("clamp_min", lambda x: torch.clamp(x, min=1.1), dtypes=NUMBERS, **CHOICE),
     Sample("clamp_min", lambda x, y: torch.clamp(x, min=y), TWO, NUMBERS, label="tensor", **CHOICE),
     _plain("clamp_max", lambda x: torch.clamp(x, max=1), dtypes=NUMBERS, **CHOICE),
     Sample("clamp_max", lambda x, y: torch.clamp(x, max=y), TWO, NUMBERS, label="tensor", **CHOICE),
-    _plain("clamp", lambda x: torch.clamp(x, 0, 2), dtypes=NUMBERS, **CHOICE),
+    _plain("clamp", lambda x: torch.clamp(x, 0.3, 1.1), dtypes=NUMBERS, **CHOICE),
     # Eager has no gradient for limits that widen the result.
     Sample(
         "clamp",
@@ -180,7 +183,7 @@ _LOGIC = (
         _two(kind, dtypes=ALL, gradient=False)
         for kind in ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor")
     ),
-    _plain("lt", lambda x: x < 1.5, "number", dtypes=ALL, gradient=False),
+    _plain("lt", lambda x: x < 1.1, "number", dtypes=ALL, gradient=False),
     _plain("ge", lambda x: x >= 1, "number", dtypes=ALL, gradient=False),
     _one("logical_not", dtypes=ALL, gradient=False),
     *(

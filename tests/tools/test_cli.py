@@ -133,6 +133,9 @@ def one_line(err: str) -> str:
         (["verify", "no_such.py:make"], ["no_such.py: there is no such file"]),
         (["plan", str(ROOT)], ["there is no such file"]),
         (["plan", __file__, "--device", "gpu"], ["--device gpu", "cpu or cuda"]),
+        (["plan", "x.py", "--resources", "--target", "cpu"], ["--resources", "--target", "sm_90"]),
+        (["diff", "a.json"], ["required: B.json", "`fuserc diff --help`"]),
+        (["diff", "no_a.json", "no_b.json"], ["no_a.json: there is no such file"]),
     ],
     ids=[
         "no-command",
@@ -146,6 +149,9 @@ def one_line(err: str) -> str:
         "file-with-name",
         "folder",
         "device",
+        "resources-of-nothing",
+        "diff-of-one",
+        "diff-of-no-file",
     ],
 )
 def test_a_wrong_word_is_one_line_and_exit_code_two(
@@ -302,7 +308,7 @@ def start(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("command", ["", "plan", "source", "verify", "env"])
+@pytest.mark.parametrize("command", ["", "plan", "diff", "source", "verify", "env"])
 def test_help_teaches_and_imports_nothing_heavy(command: str) -> None:
     words = [word for word in (command, "--help") if word]
     code = (

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from fuser.dump.to_dot import KIND_COLOURS, LOADED, OPAQUE, REFUSED, to_dot
+from fuser.ir.kernel import Resources
 from fuser.ir.region import RegionKind
 from fuser.passes.pipeline import plan_graph
-from support.plans import Sketch, small_plan, tensor, transposed
+from support.plans import Sketch, kernels, small_plan, tensor, transposed
 
 TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([A-Za-z_]\w*)|(->|[{}\[\]=,;]))')
 
@@ -110,6 +111,16 @@ def test_regions_are_boxes_in_the_colour_of_their_kind() -> None:
     }
     assert drawing.titles["cluster_region_1"]["fillcolor"] == KIND_COLOURS["reduction"]
     assert len(set(KIND_COLOURS.values())) == len(KIND_COLOURS)
+
+
+def test_boxes_say_what_their_kernels_compiled_to() -> None:
+    generated = (kernels("region_0", "scale"), kernels("region_1", "partial", "combine"))
+    resources = {"partial": Resources(64, 2, 0), "combine": Resources(32, 0, 2048)}
+    titles = Parser(to_dot(small_plan(), generated, resources)).parse().titles
+    assert titles["cluster_region_0"]["label"] == "region_0: pointwise, flat"
+    assert titles["cluster_region_1"]["label"] == (
+        r"region_1: reduction, row_in_registers\n64 registers, 2 spilled, 2048 B shared memory"
+    )
 
 
 @pytest.mark.parametrize("kind", RegionKind)

@@ -27,6 +27,9 @@ def test_the_fields_are_those_documented_in_a_fixed_order() -> None:
         "name", "kind", "strategy", "axes", "ops", "recomputed", "inputs", "outputs", "bytes",
         "unfused_bytes", "flops", "predicted", "kernels",
     ]  # fmt: skip
+    assert list(fields["totals"]) == [
+        "ops", "kernels", "opaque_calls", "bytes", "unfused_bytes", "predicted_us", "unfused_us",
+    ]  # fmt: skip
     assert list(region["predicted"]) == ["time_us", "unfused_us", "bound"]
     assert region["ops"] == [
         {"name": "mul", "op": "mul", "source": "model.py:10 y = mul(x)", "module": "layers.0"}

@@ -6,11 +6,16 @@ import dataclasses
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fuser.dump.to_text import to_text
+from fuser.errors import InvalidArgument, InvalidPlan, KernelCompilationError
+from fuser.ir.kernel import KernelSpec, Resources
+from fuser.passes.analysis import eager_peak_bytes, peak_bytes
 from fuser.report import Plan
+from fuser.runtime import offline
 from support.plans import kernels, small_plan
 
 KERNELS = (kernels("region_0", "scale"), kernels("region_1", "ratio"))
@@ -57,6 +62,69 @@ def test_it_writes_json_and_dot_to_files(plan: Plan, tmp_path: Path) -> None:
     drawing = plan.to_dot(str(tmp_path / "plan.dot"))
     assert (tmp_path / "plan.dot").read_text() == drawing
     assert drawing.startswith('digraph "small" {')
+
+
+def test_its_json_loads_back_to_its_record(plan: Plan, tmp_path: Path) -> None:
+    text = plan.to_json(tmp_path / "plan.json")
+    assert Plan.from_json(text) == plan.record
+    assert Plan.from_json(tmp_path / "plan.json") == plan.record
+    assert Plan.from_json(str(tmp_path / "plan.json")) == plan.record
+    with pytest.raises(InvalidPlan, match="no such"):
+        Plan.from_json("no such file.json")
+
+
+def test_its_record_knows_the_memory_that_it_needs(plan: Plan) -> None:
+    totals = plan.record.totals
+    assert totals.peak_bytes == peak_bytes(plan.fusion)
+    assert totals.eager_peak_bytes == eager_peak_bytes(plan.graph)
+    assert 0 < totals.peak_bytes <= totals.eager_peak_bytes
+
+
+class Compiler:
+    """Stands for the offline compiler and records what it is asked."""
+
+    def __init__(self, *results: Resources | str) -> None:
+        self.results = list(results)
+        self.asked: tuple[Any, ...] = ()
+
+    def __call__(
+        self, specs: list[KernelSpec], target: str, hints: Any, on_result: Any = None
+    ) -> list[Resources | str]:
+        self.asked = ([spec.name for spec in specs], target, dict(hints))
+        for spec in specs:
+            if on_result is not None:
+                on_result(spec.name)
+        return self.results
+
+
+def test_its_kernels_are_compiled_for_its_target(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = Compiler(Resources(24, 0, 0), Resources(48, 3, 256))
+    monkeypatch.setattr(offline, "compile_many", compiler)
+    done: list[str] = []
+    compiled = plan.with_resources(done.append)
+    assert compiler.asked == (["scale", "ratio"], "sm_90", {})
+    assert done == ["scale", "ratio"]
+    assert plan.resources == {}
+    assert compiled.resources == {"scale": Resources(24, 0, 0), "ratio": Resources(48, 3, 256)}
+    assert "compiled: 48 registers, 3 spilled, 256 B shared memory" in str(compiled)
+    assert json.loads(compiled.to_json())["regions"][1]["compiled"]["spills"] == 3
+    assert "48 registers, 3 spilled" in compiled.to_dot()
+    assert Plan.from_json(compiled.to_json()) == compiled.record != plan.record
+
+
+def test_a_kernel_that_does_not_compile_is_an_error(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offline, "compile_many", Compiler(Resources(24, 0, 0), "no such name"))
+    with pytest.raises(KernelCompilationError, match="kernel ratio does not compile: no such name"):
+        plan.with_resources()
+
+
+def test_a_plan_for_the_cpu_has_nothing_to_compile() -> None:
+    with pytest.raises(InvalidArgument, match="a plan for a GPU"):
+        Plan(small_plan("cpu"), KERNELS).with_resources()
 
 
 def test_it_shows_itself_where_it_is_told(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:

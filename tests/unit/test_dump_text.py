@@ -9,6 +9,7 @@ import pytest
 
 from fuser.dump.to_text import WIDTH, byte_text, edge_line, time_text, to_text, write_text
 from fuser.ir.graph import Effect
+from fuser.ir.kernel import Resources
 from fuser.passes.pipeline import plan_graph
 from support.plans import Sketch, kernels, small_plan, tensor, transposed
 
@@ -145,6 +146,25 @@ def test_kernels_are_named_once_they_are_generated() -> None:
     assert text.count("kernel ") == 1
     assert "       kernel partial, combine\n" in text
     assert "6 ops in 3 kernels + 1 opaque call\n" in text
+
+
+def test_what_kernels_compiled_to_stands_beside_their_region() -> None:
+    generated = (kernels("region_0", "region_0"), kernels("region_1", "partial", "combine"))
+    resources = {
+        "region_0": Resources(24, 0, 0),
+        "partial": Resources(255, 8, 1024),
+        "combine": Resources(32, 0, 2048),
+    }
+    text = to_text(small_plan(), generated, resources)
+    assert "\n  compiled: at most 255 registers, 8 spilled, 2.05 kB shared memory\n" in text
+    assert (
+        "bound by launch\n       compiled: 24 registers, none spilled, 0 B shared memory\n"
+    ) in text
+    assert (
+        "bound by launch\n"
+        "       compiled partial: 255 registers, 8 spilled, 1.02 kB shared memory\n"
+        "       compiled combine: 32 registers, none spilled, 2.05 kB shared memory\n"
+    ) in text
 
 
 def test_an_empty_plan_has_a_text() -> None:

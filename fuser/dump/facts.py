@@ -1,0 +1,58 @@
+"""Facts about a plan that its text, its JSON and its drawing say in the same way.
+
+In: a plan, its graph, or the kernels of its regions. Out: names, numbers and tuples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from fuser.ir.dim import evaluate
+from fuser.ir.graph import Graph, Op
+from fuser.ir.kernel import RegionKernels, Resources
+from fuser.ir.plan import FusionPlan
+from fuser.ir.region import Region, Strategy, Verdict
+
+CompiledKernels = Mapping[str, Resources]
+"""Kernel name to what the compiler really gave it."""
+
+NOT_COMPILED: CompiledKernels = MappingProxyType({})
+
+
+def edges(plan: FusionPlan) -> tuple[Verdict, ...]:
+    """The verdicts, each once: a reader of two results of one call has two equal ones."""
+    return tuple(dict.fromkeys(plan.verdicts))
+
+
+def kernel_names(kernels: Sequence[RegionKernels]) -> Mapping[str, tuple[str, ...]]:
+    """Region name to the names of its kernels, in launch order."""
+    return {item.region: tuple(spec.name for spec in item.kernels) for item in kernels}
+
+
+def kernel_count(region: Region, names: Sequence[str] | None) -> int:
+    """The region's kernels, or how many it will become where they are not generated yet."""
+    if names is not None:
+        return len(names)
+    return 2 if region.strategy is Strategy.SPLIT else 1
+
+
+def operation(op: Op) -> str:
+    """The op's row in the op table, or the torch call that an opaque op makes."""
+    return op.call.name if op.is_opaque else op.kind
+
+
+def value_bytes(graph: Graph, name: str) -> int:
+    """Bytes of the whole value, with size hints in place of unknown sizes."""
+    return evaluate(graph.values[name].type.bytes, graph.hints)
+
+
+def most(resources: Sequence[Resources]) -> Resources | None:
+    """The largest need for each resource over several kernels; None for no kernel."""
+    if not resources:
+        return None
+    return Resources(
+        max(item.registers for item in resources),
+        max(item.spills for item in resources),
+        max(item.shared_bytes for item in resources),
+    )
