@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from fuser.ir.graph import Graph, Op
 from fuser.ir.ops import BY_KIND, Group
 from fuser.passes.cost import Traffic
+from fuser.passes.unify import argument_of, is_gather
 
 
 @dataclass(slots=True)
@@ -189,5 +190,10 @@ def free_ops(graph: Graph) -> frozenset[str]:
         and BY_KIND[op.kind].group is Group.CREATION
         and op.name not in graph.output_values
         and graph.readers[op.name]
-        and not any(reader.is_opaque for reader in graph.readers[op.name])
+        and not any(_needs_memory(reader, op.name) for reader in graph.readers[op.name])
     )
+
+
+def _needs_memory(reader: Op, value: str) -> bool:
+    """Whether the reader can only read the value where it is stored."""
+    return reader.is_opaque or (is_gather(reader) and argument_of(reader, 0).value == value)

@@ -234,6 +234,14 @@ def test_gathers(program: Program, device: str) -> None:
     check(program, device)
 
 
+def test_constants_are_read_at_computed_positions(device: str) -> None:
+    def program(x: Tensor, i: Tensor) -> Any:
+        ramp = torch.arange(6, device=x.device)
+        return ramp[i] + x[0, i], torch.ones_like(x).gather(1, i[:, None])
+
+    assert_matches_eager(program, values(3, 6), numbers(5, 0, 2), device=device)
+
+
 # Rounding -----------------------------------------------------------------------------------------
 
 
