@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from fuser.device import DeviceSpec
 from fuser.ir.dim import Dim, evaluate, product
-from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Graph, Op
 from fuser.ir.index_map import Strided
 from fuser.ir.ops import BY_KIND
@@ -144,8 +143,3 @@ def _touched(graph: Graph, op: Op, operand: Argument, whole: int) -> int:
         sizes = [size if k in used else 1 for k, size in enumerate(sizes)]
         break
     return evaluate(product(sizes), graph.hints)
-
-
-def is_wide(dtype: DType) -> bool:
-    """Whether a value takes two registers a tile element."""
-    return dtype.compute.bytes == 8

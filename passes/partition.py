@@ -18,7 +18,6 @@ from fuser.ir.graph import Graph, Op
 from fuser.ir.ops import BY_KIND, Group
 from fuser.ir.region import Cost, Reason, Region, RegionKind, Strategy, Verdict
 from fuser.ir.rules import FusionRule, Requests
-from fuser.ir.space import Space
 from fuser.passes.base import Limits, dependencies, in_canonical_order
 from fuser.passes.cost import Predictor, group_cost
 from fuser.passes.groups import Groups, free_ops
@@ -390,4 +389,4 @@ def live_values(graph: Graph, ops: list[Op], stored: frozenset[str]) -> int:
     return most
 
 
-__all__ = ["Partitioner", "Space", "live_values"]
+__all__ = ["Partitioner", "live_values"]
