@@ -1,1 +1,1 @@
-"""Measured speed: `python -m benchmarks kernels` on a GPU. Not part of the installed package."""
+"""Measured speed, `python -m benchmarks --help`. Not part of the installed package."""

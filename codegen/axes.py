@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from fuser.ir.dim import Dim, evaluate, is_equal, multiply, product
+from fuser.ir.dim import Dim, is_equal, multiply, product
 from fuser.ir.space import Affine, LoopAxis
 
 
@@ -38,18 +38,6 @@ class KernelAxis:
     name: str
     size: Dim
     parts: tuple[LoopAxis, ...]
-
-
-def order_axes(
-    axes: Sequence[LoopAxis], primary: Affine | None, hints: dict[str, int]
-) -> tuple[LoopAxis, ...]:
-    """The axes by falling stride in the primary access, so that neighbours touch neighbours."""
-    if primary is None:
-        return tuple(axes)
-    strides = {axis: abs(evaluate(c, hints)) for axis, c in primary.terms}
-    if not all(axis.name in strides for axis in axes):
-        return tuple(axes)
-    return tuple(sorted(axes, key=lambda axis: -strides[axis.name]))
 
 
 def merge_axes(

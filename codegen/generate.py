@@ -8,7 +8,6 @@ from fuser.codegen.emit.kernel import Work, work_of
 from fuser.codegen.emit.pointwise import pointwise_kernels
 from fuser.codegen.emit.reduction import looped_kernels, row_kernels
 from fuser.codegen.emit.split import split_kernels
-from fuser.device import device_spec
 from fuser.ir.kernel import KernelSpec, RegionKernels
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Strategy
@@ -23,11 +22,10 @@ EMITTERS: Mapping[Strategy, Callable[[Work], tuple[KernelSpec, ...]]] = {
 
 def generate(plan: FusionPlan, rounds_everywhere: bool = False) -> tuple[RegionKernels, ...]:
     """The kernels of every region, in the plan's region order."""
-    device = device_spec(plan.target)
     return tuple(
         RegionKernels(
             region.name,
-            EMITTERS[region.strategy](work_of(plan.graph, region, device, rounds_everywhere)),
+            EMITTERS[region.strategy](work_of(plan.graph, region, rounds_everywhere)),
         )
         for region in plan.regions
     )

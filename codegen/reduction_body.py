@@ -15,8 +15,9 @@ from fuser.codegen.body import Body, Lines
 from fuser.codegen.expressions import Held, convert
 from fuser.codegen.reductions import FOLDS, Fold
 from fuser.ir.dtype import DType
-from fuser.ir.graph import Argument, Op
+from fuser.ir.graph import Op
 from fuser.ir.space import Index
+from fuser.passes.stages import reduction_stages
 
 
 class ReductionBody(Body):
@@ -139,20 +140,3 @@ class LoopedBody(ReductionBody):
             if op.name in stored and not self.is_row(op, reduced):
                 self.store(op)
         return tuple(self.lines.outer)
-
-
-def reduction_stages(ops: Sequence[Op]) -> dict[str, int]:
-    """For each op, how many passes over the row must be complete before it can be computed.
-
-    For a reduction that is the pass that accumulates it; its readers come one later.
-    """
-    stages: dict[str, int] = {}
-    kinds = {op.name: op for op in ops}
-    for op in ops:
-        stage = 0
-        for operand in op.operands:
-            if isinstance(operand, Argument) and operand.value in stages:
-                ready = stages[operand.value] + (1 if kinds[operand.value].reduced else 0)
-                stage = max(stage, ready)
-        stages[op.name] = stage
-    return stages

@@ -8,7 +8,10 @@ nine tenths of the data sheet (4.27 of 4.8 TB/s was measured on an H200).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from fuser.errors import UnknownTarget
 
@@ -25,33 +28,71 @@ class DeviceSpec:
     warp_size: int
     processors: int
     registers_per_processor: int
+    """32-bit registers."""
     max_registers_per_thread: int
     shared_bytes_per_block: int
+    shared_bytes_per_processor: int
+    shared_bytes_reserved: int
+    """What the driver takes of every block's shared memory for itself."""
     threads_per_processor: int
+    blocks_per_processor: int
     copy_rate: float
+    """Bytes read plus bytes written in a second by a long copy."""
+    l2_rate: float
+    """Bytes that L2 serves in a second."""
     vector_rate: float
+    """float32 operations in a second outside the tensor cores, a multiply-add being two."""
+    tensor_rate: float
+    """16-bit floating-point operations in a second of the tensor cores, without sparsity."""
     l2_bytes: int
     launch_us: float
+    """What starting one more kernel costs."""
 
 
-DEVICES: dict[str, DeviceSpec] = {
+def _nvidia(target: str, name: str, architecture: int, **figures: float) -> DeviceSpec:
+    """What all NVIDIA GPUs since Ampere share, and the `figures` in which they differ."""
+    shared: dict[str, Any] = {
+        "warp_size": 32, "registers_per_processor": 65536, "max_registers_per_thread": 255,
+        "shared_bytes_reserved": 1024, "threads_per_processor": 2048, "blocks_per_processor": 32,
+        "launch_us": 2.5,
+    }  # fmt: skip
+    return DeviceSpec(target, name, "cuda", architecture, **{**shared, **figures})
+
+
+DEVICES: Mapping[str, DeviceSpec] = MappingProxyType({
     spec.target: spec
     for spec in (
-        DeviceSpec("sm_80", "NVIDIA A100", "cuda", 80, 32, 108, 65536, 255, 166912, 2048,
-                   1.75e12, 19.5e12, 40 << 20, 3.0),
-        DeviceSpec("sm_89", "NVIDIA L40S", "cuda", 89, 32, 142, 65536, 255, 101376, 1536,
-                   0.77e12, 91.6e12, 96 << 20, 3.0),
-        DeviceSpec("sm_90", "NVIDIA H200", "cuda", 90, 32, 132, 65536, 255, 232448, 2048,
-                   4.27e12, 67e12, 50 << 20, 2.5),
-        DeviceSpec("sm_100", "NVIDIA B200", "cuda", 100, 32, 148, 65536, 255, 232448, 2048,
-                   7.2e12, 80e12, 126 << 20, 2.5),
-        DeviceSpec("gfx942", "AMD MI300X", "hip", "gfx942", 64, 304, 131072, 512, 65536, 2048,
-                   4.7e12, 163e12, 256 << 20, 4.0),
+        _nvidia("sm_80", "NVIDIA A100", 80, processors=108, shared_bytes_per_block=166912,
+                shared_bytes_per_processor=167936, copy_rate=1.75e12, l2_rate=4.0e12,
+                vector_rate=19.5e12, tensor_rate=312e12, l2_bytes=40 << 20, launch_us=3.0),
+        _nvidia("sm_89", "NVIDIA L40S", 89, processors=142, shared_bytes_per_block=101376,
+                shared_bytes_per_processor=102400, threads_per_processor=1536,
+                blocks_per_processor=24, copy_rate=0.77e12, l2_rate=4.0e12, vector_rate=91.6e12,
+                tensor_rate=362e12, l2_bytes=96 << 20, launch_us=3.0),
+        _nvidia("sm_90", "NVIDIA H200", 90, processors=132, shared_bytes_per_block=232448,
+                shared_bytes_per_processor=233472, copy_rate=4.27e12, l2_rate=5.5e12,
+                vector_rate=67e12, tensor_rate=989e12, l2_bytes=50 << 20),
+        _nvidia("h100", "NVIDIA H100", 90, processors=132, shared_bytes_per_block=232448,
+                shared_bytes_per_processor=233472, copy_rate=3.0e12, l2_rate=5.5e12,
+                vector_rate=67e12, tensor_rate=989e12, l2_bytes=50 << 20),
+        _nvidia("sm_100", "NVIDIA B200", 100, processors=148, shared_bytes_per_block=232448,
+                shared_bytes_per_processor=233472, copy_rate=7.2e12, l2_rate=10e12,
+                vector_rate=80e12, tensor_rate=2250e12, l2_bytes=126 << 20),
+        DeviceSpec("gfx942", "AMD MI300X", "hip", "gfx942", warp_size=64, processors=304,
+                   registers_per_processor=131072, max_registers_per_thread=512,
+                   shared_bytes_per_block=65536, shared_bytes_per_processor=65536,
+                   shared_bytes_reserved=0, threads_per_processor=2048, blocks_per_processor=32,
+                   copy_rate=4.7e12, l2_rate=8e12, vector_rate=163e12, tensor_rate=1307e12,
+                   l2_bytes=256 << 20, launch_us=4.0),
         # The interpreter has no parallelism to budget: what counts there is the number of blocks.
-        DeviceSpec("cpu", "Triton interpreter", "cpu", 0, 32, 1, 65536, 255, 232448, 2048,
-                   2.0e9, 2.0e9, 1 << 20, 1000.0),
+        DeviceSpec("cpu", "Triton interpreter", "cpu", 0, warp_size=32, processors=1,
+                   registers_per_processor=1 << 30, max_registers_per_thread=1 << 20,
+                   shared_bytes_per_block=1 << 30, shared_bytes_per_processor=1 << 30,
+                   shared_bytes_reserved=0, threads_per_processor=2048, blocks_per_processor=32,
+                   copy_rate=2.0e9, l2_rate=2.0e9, vector_rate=2.0e9, tensor_rate=2.0e9,
+                   l2_bytes=1 << 20, launch_us=1000.0),
     )
-}  # fmt: skip
+})  # fmt: skip
 
 
 def device_spec(target: str) -> DeviceSpec:
@@ -74,6 +115,8 @@ def present_target() -> str:
         return "gfx942"
     major, minor = torch.cuda.get_device_capability()
     capability = major * 10 + minor
+    if capability == 90 and "H100" in torch.cuda.get_device_name():
+        return "h100"
     known = sorted(int(spec.architecture) for spec in DEVICES.values() if spec.backend == "cuda")
     below = [architecture for architecture in known if architecture <= capability]
     return f"sm_{below[-1] if below else known[0]}"

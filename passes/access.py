@@ -7,11 +7,30 @@ space's axes. The largest tensor that is touched decides the order of the axes.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from fuser.ir.dim import Dim, evaluate
 from fuser.ir.graph import Argument, Graph, Op
-from fuser.ir.space import Affine, Index, Space, memory_offset, through
-from fuser.passes.unify import is_gather
+from fuser.ir.space import Affine, Index, LoopAxis, Space, memory_offset, through
+from fuser.passes.unify import is_gather, result_index
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One operand that is loaded, or one result that is stored.
+
+    `steps` has the elements between neighbours along each loop axis that the access depends on,
+    `numel` the elements of the whole tensor. A gather's own operand is `is_scattered`: its
+    positions are known only when it runs.
+    """
+
+    op: str
+    value: str
+    width: int
+    numel: int
+    steps: Mapping[str, int]
+    is_store: bool = False
+    is_scattered: bool = False
 
 
 def operand_offset(operand: Argument, index: Index, sizes: Mapping[str, Dim]) -> Affine:
@@ -20,36 +39,56 @@ def operand_offset(operand: Argument, index: Index, sizes: Mapping[str, Dim]) ->
     return memory_offset(seen, operand.type.stride).scaled(1, operand.storage_offset)
 
 
-def primary_access(
+def accesses(
     graph: Graph, ops: Sequence[Op], stored: Collection[str], space: Space
-) -> Affine | None:
-    """The offsets in the largest tensor that the ops read or store; a read wins a tie."""
+) -> tuple[Access, ...]:
+    """Everything that the ops load from outside and store."""
     sizes: Mapping[str, Dim] = {axis.name: axis.size for axis in space.axes}
-    best: tuple[int, Affine] | None = None
+    hints = graph.hints
+    found: list[Access] = []
+
+    def add(op: Op, value: str, steps: Mapping[str, int], **how: bool) -> None:
+        kind = graph.values[value].type
+        numel = evaluate(kind.numel, hints)
+        found.append(Access(op.name, value, kind.dtype.bytes, numel, steps, **how))
+
+    def steps_of(offset: Affine) -> Mapping[str, int]:
+        return {axis: abs(evaluate(step, hints)) for axis, step in offset.terms}
+
     for op in ops:
-        found: list[tuple[int, Affine]] = []
-        for operand in op.operands:
+        index = space.index[op.name]
+        for position, operand in enumerate(op.operands):
             if not isinstance(operand, Argument) or operand.value in space.index:
                 continue
-            if is_gather(op) and operand is op.operands[0]:
-                continue
-            offset = operand_offset(operand, space.index[op.name], sizes)
-            size = evaluate(graph.values[operand.value].type.numel, graph.hints)
-            found.append((size, offset))
-        if op.name in stored and not op.reduced:
-            offset = memory_offset(space.index[op.name], op.type.stride)
-            found.append((evaluate(op.type.numel, graph.hints), offset))
-        for weight, offset in found:
-            if best is None or weight > best[0]:
-                best = (weight, offset)
-    return best[1] if best else None
+            if position == 0 and is_gather(op):
+                every = {axis: 1 for affine in index for axis in affine.axes}
+                add(op, operand.value, every, is_scattered=True)
+            else:
+                add(op, operand.value, steps_of(operand_offset(operand, index, sizes)))
+        if op.name in stored:
+            offset = memory_offset(result_index(op, index), op.type.stride)
+            add(op, op.name, steps_of(offset), is_store=True)
+    return tuple(found)
 
 
-def is_column(primary: Affine | None, space: Space, hints: Mapping[str, int]) -> bool:
+def primary_access(found: Sequence[Access]) -> Access | None:
+    """The access to the largest tensor; a read wins a tie. It decides the order of the axes."""
+    candidates = [access for access in found if not access.is_scattered]
+    return max(candidates, key=lambda a: (a.numel, not a.is_store), default=None)
+
+
+def order_axes(axes: Sequence[LoopAxis], primary: Access | None) -> tuple[LoopAxis, ...]:
+    """The axes by falling stride in the primary access, so that neighbours touch neighbours."""
+    if primary is None or not all(axis.name in primary.steps for axis in axes):
+        return tuple(axes)
+    return tuple(sorted(axes, key=lambda axis: -primary.steps[axis.name]))
+
+
+def is_column(primary: Access | None, space: Space) -> bool:
     """Whether neighbours in memory belong to different rows, so that rows are the fast axis."""
     if primary is None:
         return False
-    strides = {axis: abs(evaluate(step, hints)) for axis, step in primary.terms}
-    reduced = [strides[axis.name] for axis in space.reduced if axis.name in strides]
-    parallel = [strides[axis.name] for axis in space.parallel if axis.name in strides]
+    steps = primary.steps
+    reduced = [steps[axis.name] for axis in space.reduced if axis.name in steps]
+    parallel = [steps[axis.name] for axis in space.parallel if axis.name in steps]
     return bool(parallel) and (not reduced or min(parallel) < min(reduced))

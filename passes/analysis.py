@@ -26,6 +26,14 @@ BEFORE_ALL = -1
 Lifetime = tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that runs: the values that it allocates and those that it reads."""
+
+    made: tuple[str, ...]
+    read: tuple[str, ...]
+
+
 def fan_out(graph: Graph) -> Mapping[str, tuple[str, ...]]:
     """Value name to the ops that read it when the graph runs as planned, in program order."""
     readers: dict[str, list[str]] = {name: [] for name in graph.values}
@@ -112,8 +120,8 @@ def peak_bytes(plan: FusionPlan) -> int:
             op = graph.by_name[name]
             steps.append(_step(op, op.reads))
         else:
-            steps.append(_Step(region.outputs, region.inputs))
-    return _peak(graph, steps)
+            steps.append(Step(region.outputs, region.inputs))
+    return peak_of(graph, steps)
 
 
 def eager_peak_bytes(graph: Graph) -> int:
@@ -121,22 +129,15 @@ def eager_peak_bytes(graph: Graph) -> int:
 
     A lower bound on eager's: Python keeps a value as long as a variable holds it.
     """
-    return _peak(graph, [_step(op, (a.value for a in op.arguments)) for op in graph.ops])
+    steps = [_step(op, (a.value for a in op.arguments)) for op in graph.ops]
+    return peak_of(graph, steps)
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One thing that runs: the values that it allocates and those that it reads."""
-
-    made: tuple[str, ...]
-    read: tuple[str, ...]
+def _step(op: Op, read: Iterable[str]) -> Step:
+    return Step(tuple(value.name for value in op.results), tuple(read))
 
 
-def _step(op: Op, read: Iterable[str]) -> _Step:
-    return _Step(tuple(value.name for value in op.results), tuple(read))
-
-
-def _lifetimes(graph: Graph, steps: Sequence[_Step]) -> dict[str, Lifetime]:
+def _lifetimes(graph: Graph, steps: Sequence[Step]) -> dict[str, Lifetime]:
     first: dict[str, int] = {
         name: BEFORE_ALL for name in graph.values if name not in graph.producers
     }
@@ -149,7 +150,13 @@ def _lifetimes(graph: Graph, steps: Sequence[_Step]) -> dict[str, Lifetime]:
     return {name: (position, last[name]) for name, position in first.items()}
 
 
-def _peak(graph: Graph, steps: Sequence[_Step]) -> int:
+def peak_of(graph: Graph, steps: Sequence[Step]) -> int:
+    """The most bytes that steps in this order hold at once."""
+    return max(held_bytes(graph, steps), default=0)
+
+
+def held_bytes(graph: Graph, steps: Sequence[Step]) -> list[int]:
+    """The bytes that are held while each step runs, and after the last one."""
     changes = [0] * (len(steps) + 2)
     for name, (first, last) in _lifetimes(graph, steps).items():
         if first == BEFORE_ALL:
@@ -157,4 +164,4 @@ def _peak(graph: Graph, steps: Sequence[_Step]) -> int:
         size = evaluate(graph.values[name].type.bytes, graph.hints)
         changes[first] += size
         changes[last + 1] -= size
-    return max(accumulate(changes))
+    return list(accumulate(changes))[: len(steps)]

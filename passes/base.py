@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TypeAlias
 
 from fuser.ir.graph import Effect, Graph
+from fuser.ir.region import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +19,21 @@ class Limits:
     """Pointers and sizes: beyond this, parameter space and addressing registers run short."""
     ops: int = 96
     """Computed ops: longer kernels compile slowly and hide their cost."""
-    live_values: int = 24
-    """Tile values held at once: with 8 elements a thread each, about 200 registers."""
+    registers: int = 240
+    """32-bit registers of a thread, predicted: what is above this the compiler may spill."""
+    shared_bytes: int = 1 << 30
+    """Shared memory of a block; the device's own limit holds as well."""
+    occupancy: float = 0.12
+    """Resident threads as a fraction of what a processor holds: one block of eight warps."""
+
+
+NO_LIMITS = Limits(arguments=1 << 30, ops=1 << 30, registers=1 << 30, occupancy=0.0)
+"""For what is there already, which nothing is gained by refusing."""
+
+Cuts: TypeAlias = Mapping[tuple[str, str], Reason]
+"""Pairs of ops that must not share a kernel, and why."""
+
+NO_CUTS: Cuts = MappingProxyType({})
 
 
 def dependencies(graph: Graph) -> dict[str, tuple[str, ...]]:

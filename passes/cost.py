@@ -1,101 +1,34 @@
-"""Predicted bytes, operations and time of a group of ops.
+"""Predicted bytes, operations and time of a group of ops as one kernel.
 
-Bytes count each outside value once for reading and each stored value once for writing, with size
-hints in place of unknown sizes. Time is a launch plus the longer of memory and arithmetic time.
-`Traffic` and `Predictor` give the same time for two groups together without going through their ops
-again: the planner asks that for every pair of neighbours, after every merge.
+In: the ops with their iteration space, schedule and needs. Out: a `Cost`. Time is a launch plus the
+longer of memory and arithmetic time. Memory time is the longer of two: what device memory moves,
+each element once, and what L2 serves, whole sectors for each read that is repeated or strided.
+Both are slower when too few bytes are in flight to hide the latency of memory (Little's law).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 
 from fuser.device import DeviceSpec
-from fuser.ir.dim import Dim, evaluate, product
-from fuser.ir.graph import Argument, Graph, Op
-from fuser.ir.index_map import Strided
+from fuser.ir.dim import Dim, evaluate, multiply, product, total
+from fuser.ir.graph import Graph, Op
 from fuser.ir.ops import BY_KIND
-from fuser.ir.region import Cost
+from fuser.ir.region import Cost, Needs, Schedule, Strategy
+from fuser.ir.space import LoopAxis, Space
+from fuser.passes.access import Access, order_axes
+from fuser.passes.stages import needed_in_passes
 
+SECTOR = 32
+"""Bytes that memory and caches move at least."""
 
-def group_cost(graph: Graph, ops: Sequence[Op], stored: Iterable[str], device: DeviceSpec) -> Cost:
-    """The cost of `ops` as one kernel and, for comparison, as one kernel each."""
-    inside = {op.name for op in ops}
-    together = sum(_stored_bytes(graph, name) for name in stored)
-    readers: dict[str, list[Op]] = {}
-    for op in ops:
-        for value in op.reads:
-            readers.setdefault(value, []).append(op)
-    together += sum(
-        _read_bytes(graph, found, value) for value, found in readers.items() if value not in inside
-    )
-    work = sum(op_work(graph, op) for op in ops)
-    apart = 0
-    apart_us = 0.0
-    for op in ops:
-        moved = _stored_bytes(graph, op.name)
-        moved += sum(_read_bytes(graph, [op], value) for value in op.reads)
-        apart += moved
-        apart_us += _time(moved, op_work(graph, op), device)
-    memory = together / device.copy_rate * 1e6
-    arithmetic = work / device.vector_rate * 1e6
-    bound = "compute" if arithmetic > memory else "memory"
-    if max(memory, arithmetic) < device.launch_us:
-        bound = "launch"
-    return Cost(together, apart, work, _time(together, work, device), apart_us, bound)
+LATENCY_S = 0.8e-6
+"""Seconds from a load to its value while memory is busy."""
 
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What the ops of a group touch and compute: all that its cost needs besides what it stores.
-
-    `touched` has elements a value, before they are limited to the value's own; `free` has the work
-    of each constant that the ops compute for themselves, which two groups together do once.
-    """
-
-    touched: Mapping[str, int] = field(default_factory=dict)
-    work: int = 0
-    free: Mapping[str, int] = field(default_factory=dict)
-
-    @staticmethod
-    def of(graph: Graph, op: Op, free: Iterable[Op]) -> Traffic:
-        own = {constant.name: op_work(graph, constant) for constant in free}
-        touched = {
-            value: _touched_by(graph, [op], value, _numel(graph, value))
-            for value in op.reads
-            if value not in own
-        }
-        return Traffic(touched, op_work(graph, op), own)
-
-    def plus(self, other: Traffic, outside: Iterable[str]) -> Traffic:
-        """Both together, where only the values of `outside` are still read from memory."""
-        touched = {
-            value: self.touched.get(value, 0) + other.touched.get(value, 0) for value in outside
-        }
-        free = {**self.free, **other.free} if other.free else self.free
-        return Traffic(touched, self.work + other.work, free)
-
-    @property
-    def all_work(self) -> int:
-        return self.work + sum(self.free.values())
-
-
-class Predictor:
-    """Times of groups on one device, with the sizes of the graph's values looked up once."""
-
-    def __init__(self, graph: Graph, device: DeviceSpec) -> None:
-        self.device = device
-        self.numel = {name: _numel(graph, name) for name in graph.values}
-        self.width = {name: value.type.dtype.bytes for name, value in graph.values.items()}
-
-    def time_us(self, traffic: Traffic, stored: Iterable[str]) -> float:
-        """The `time_us` of `group_cost`."""
-        numel, width = self.numel, self.width
-        moved = sum(numel[name] * width[name] for name in stored)
-        for name, touched in traffic.touched.items():
-            moved += min(touched, numel[name]) * width[name]
-        return _time(moved, traffic.all_work, self.device)
+SPECIAL_WEIGHT = 8
+"""Operations from which a function of the op table counts as a special one."""
 
 
 def op_work(graph: Graph, op: Op) -> int:
@@ -103,43 +36,197 @@ def op_work(graph: Graph, op: Op) -> int:
     return BY_KIND[op.kind].weight * evaluate(product(op.domain), graph.hints)
 
 
-def _time(moved: int, work: int, device: DeviceSpec) -> float:
-    return device.launch_us + 1e6 * max(moved / device.copy_rate, work / device.vector_rate)
-
-
-def _stored_bytes(graph: Graph, value: str) -> int:
-    kind = graph.values[value].type
-    return evaluate(kind.numel, graph.hints) * kind.dtype.bytes
-
-
-def _read_bytes(graph: Graph, readers: Sequence[Op], value: str) -> int:
-    """Bytes of `value` that the readers touch: at most all of it, less where they slice it."""
-    whole = _numel(graph, value)
-    touched = _touched_by(graph, readers, value, whole)
-    return min(touched, whole) * graph.values[value].type.dtype.bytes
-
-
-def _numel(graph: Graph, value: str) -> int:
-    return evaluate(graph.values[value].type.numel, graph.hints)
-
-
-def _touched_by(graph: Graph, readers: Sequence[Op], value: str, whole: int) -> int:
-    """Elements of `value` that the readers touch, each counted as often as an operand does."""
-    return sum(
-        _touched(graph, op, operand, whole)
-        for op in readers
-        for operand in op.operands
-        if isinstance(operand, Argument) and operand.value == value
+def region_cost(
+    graph: Graph,
+    ops: Sequence[Op],
+    stored: Collection[str],
+    walk: Walk,
+    found: Sequence[Access],
+    schedule: Schedule,
+    needs: Needs,
+    device: DeviceSpec,
+) -> Cost:
+    """The cost of `ops` as one region; what they cost alone is for the caller to add."""
+    traffic = _traffic(ops, stored, schedule, walk, found, device)
+    work = special = 0
+    for op in ops:
+        weight, size = BY_KIND[op.kind].weight, evaluate(product(op.domain), graph.hints)
+        work += weight * size
+        special += size if weight >= SPECIAL_WEIGHT else 0
+    flow = _flow(walk, traffic, needs, schedule, device)
+    memory_us = 1e6 * max(traffic.moved / device.copy_rate, traffic.cached / device.l2_rate) / flow
+    resident = device.processors * -(-walk.blocks // device.processors)
+    # A multiply-add is two operations of the rate and one instruction; what is not contracted is
+    # one of either.
+    compute_us = 1e6 * work / (device.vector_rate / 2) * resident / max(walk.blocks, 1)
+    launches = len(schedule.candidates)
+    bound = "compute" if compute_us > memory_us else "memory"
+    if max(memory_us, compute_us) < device.launch_us:
+        bound = "launch"
+    return Cost(
+        bytes=traffic.moved,
+        bytes_by_size=_bytes_by_size(graph, walk, found) if graph.symbols else traffic.moved,
+        cached_bytes=traffic.cached,
+        flops=work,
+        special=special,
+        needs=needs,
+        time_us=launches * device.launch_us + max(memory_us, compute_us),
+        bound=bound,
     )
 
 
-def _touched(graph: Graph, op: Op, operand: Argument, whole: int) -> int:
-    """Distinct elements that one operand reads: the domain less its broadcast dimensions."""
-    sizes: list[Dim] = list(op.domain)
-    for step in operand.map.steps:
-        if not isinstance(step, Strided):
-            return min(whole, evaluate(product(op.domain), graph.hints))
-        used = {axis.reader_axis for axis in step.axes}
-        sizes = [size if k in used else 1 for k, size in enumerate(sizes)]
-        break
-    return evaluate(product(sizes), graph.hints)
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The axes in the order in which a kernel walks them, and how many elements its tile spans."""
+
+    sizes: Mapping[str, int]
+    """Axis to its size, outermost first: rows, then the elements of a row."""
+    spans: Mapping[str, int]
+    """Axis to the elements of it in one tile."""
+    blocks: int
+    """Programs of the largest launch."""
+
+    symbolic: Mapping[str, Dim]
+    """The sizes before unknown ones got their hints."""
+
+    @staticmethod
+    def of(graph: Graph, space: Space, schedule: Schedule, primary: Access | None) -> Walk:
+        rows = order_axes(space.parallel, primary)
+        row = order_axes(space.reduced, primary)
+        sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in (*rows, *row)}
+        tile = schedule.candidates[0][0]
+        blocks = dict(tile.blocks)
+        spans = {
+            **_spans(rows, sizes, blocks["XBLOCK"]),
+            **_spans(row, sizes, blocks.get("RBLOCK", 1)),
+        }
+        programs = schedule.parts * -(-prod(sizes[axis.name] for axis in rows) // blocks["XBLOCK"])
+        symbolic = {axis.name: axis.size for axis in space.axes}
+        return Walk(sizes, spans, programs, symbolic)
+
+
+def _spans(axes: Sequence[LoopAxis], sizes: Mapping[str, int], block: int) -> dict[str, int]:
+    """How a block of consecutive elements spreads over the axes, the innermost filled first."""
+    found: dict[str, int] = {}
+    for axis in reversed(axes):
+        found[axis.name] = min(sizes[axis.name], block) or 1
+        block = -(-block // max(sizes[axis.name], 1))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    moved: int
+    """Bytes of device memory."""
+    cached: int
+    """Bytes of L2."""
+    read: int
+    """Those of `moved` that are read."""
+    tile_read: int
+    """Bytes that one program has asked for before it waits."""
+
+
+def _traffic(
+    ops: Sequence[Op],
+    stored: Collection[str],
+    schedule: Schedule,
+    walk: Walk,
+    found: Sequence[Access],
+    device: DeviceSpec,
+) -> _Traffic:
+    passes: tuple[frozenset[str], ...] = ()
+    if schedule.strategy is Strategy.LOOPED:
+        passes = needed_in_passes(ops, stored)
+    read: dict[str, int] = {}
+    written = cached = again = tile_read = 0
+    for access in found:
+        distinct = min(prod(walk.sizes[axis] for axis in access.steps), access.numel)
+        factor = _sector_factor(access, walk)
+        fetched = distinct * (factor if _leaves_cache(access, walk, device) else 1)
+        requested = access.width * factor * _requested(access, walk)
+        if access.is_store:
+            written += int(access.width * fetched)
+            cached += int(requested)
+            continue
+        repeats = max(1, sum(access.op in needed for needed in passes))
+        cached += int(requested * repeats)
+        again += int(access.width * fetched * (repeats - 1))
+        tile_read += access.width * prod(walk.spans[axis] for axis in access.steps)
+        most = int(access.width * access.numel * factor)
+        read[access.value] = min(read.get(access.value, 0) + int(access.width * fetched), most)
+    # Later passes over the rows are served from L2 where the rows in progress fit there.
+    in_progress = min(walk.blocks, device.processors * 4) * _row_bytes(found, walk)
+    if in_progress <= device.l2_bytes // 2:
+        again = 0
+    moved = sum(read.values()) + again
+    return _Traffic(moved + written, max(cached, moved + written), moved, tile_read)
+
+
+def _row_bytes(found: Sequence[Access], walk: Walk) -> int:
+    """Bytes of the rows that one program walks."""
+    rows = prod(walk.spans.values())
+    whole = prod(walk.sizes.values())
+    share = rows / max(walk.blocks * rows, 1) if whole else 0.0
+    return int(
+        sum(a.width * prod(walk.sizes[axis] for axis in a.steps) for a in found if not a.is_store)
+        * share
+    )
+
+
+def _unit_axis(access: Access) -> str | None:
+    """The axis along which the access has its nearest neighbours."""
+    steps = {axis: step for axis, step in access.steps.items() if step}
+    return min(steps, key=steps.__getitem__) if steps else None
+
+
+def _sector_factor(access: Access, walk: Walk) -> float:
+    """Bytes of the sectors that a tile touches over the bytes it uses of them."""
+    axis = _unit_axis(access)
+    if axis is None or access.is_scattered or walk.sizes[axis] == 1:
+        return 1.0
+    step, width = access.steps[axis], access.width
+    if step > 1:
+        return min(SECTOR / width, float(step)) if width < SECTOR else 1.0
+    run = walk.spans[axis] * width
+    return 1.0 if run >= SECTOR or walk.spans[axis] == walk.sizes[axis] else SECTOR / run
+
+
+def _requested(access: Access, walk: Walk) -> int:
+    """Elements that all tiles ask for: a tile loads once what its lanes share."""
+    count = 1
+    for axis, size in walk.sizes.items():
+        count *= size if axis in access.steps else -(-size // walk.spans[axis])
+    return count
+
+
+def _leaves_cache(access: Access, walk: Walk, device: DeviceSpec) -> bool:
+    """Whether the rest of a sector is evicted before a later tile asks for it."""
+    unit = _unit_axis(access)
+    if unit is None or unit not in walk.sizes:
+        return False
+    order = list(walk.sizes)
+    inner = order[order.index(unit) + 1 :]
+    return SECTOR * prod(walk.sizes[axis] for axis in inner) > device.l2_bytes // 2
+
+
+def _flow(
+    walk: Walk, traffic: _Traffic, needs: Needs, schedule: Schedule, device: DeviceSpec
+) -> float:
+    """The share of the copy rate that the bytes in flight sustain, at most 1."""
+    if device.backend == "cpu" or not traffic.read:
+        return 1.0
+    resident = min(walk.blocks, device.processors * max(needs.blocks_per_processor, 1))
+    share = traffic.read / max(traffic.moved, 1)
+    wanted = device.copy_rate * share * LATENCY_S
+    return min(1.0, max(resident * traffic.tile_read / wanted, 1e-3))
+
+
+def _bytes_by_size(graph: Graph, walk: Walk, found: Sequence[Access]) -> Dim:
+    """The bytes moved, each element once, as an expression of the sizes."""
+    largest: dict[str, tuple[int, Dim]] = {}
+    for access in found:
+        expression = multiply(access.width, product(walk.symbolic[axis] for axis in access.steps))
+        size = evaluate(expression, graph.hints)
+        if size > largest.get(access.value, (-1, 0))[0]:
+            largest[access.value] = (size, expression)
+    return total(expression for _, expression in largest.values())

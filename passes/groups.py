@@ -11,13 +11,26 @@ ranks between its ends. A merge gives new ranks to just the groups that are ther
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fuser.ir.graph import Graph, Op
 from fuser.ir.ops import BY_KIND, Group
-from fuser.passes.cost import Traffic
+from fuser.passes.traffic import Traffic
 from fuser.passes.unify import argument_of, is_gather
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """How a group came to be: its ops, and the two groups whose merge it is."""
+
+    ops: frozenset[str]
+    parts: tuple[Tree, Tree] | None = None
+    gain_us: float = 0.0
+    """What the merge was predicted to save."""
+    is_final: bool = False
+    """Whether it may not be taken back: the user asked for it, or others build on it."""
 
 
 @dataclass(slots=True)
@@ -49,11 +62,15 @@ class Groups:
         self.free = free
         self.groups: dict[int, OpGroup] = {}
         self.owner: dict[str, int] = {}
+        self.reading: dict[str, list[int]] = {}
+        """Value to the groups that read it from outside, in canonical order."""
         for position, op in enumerate(graph.ops):
             if op.name in free:
                 continue
-            self.groups[position] = self.single(position, op)
+            group = self.groups[position] = self.single(position, op)
             self.owner[op.name] = position
+            for value in group.readers:
+                self.reading.setdefault(value, []).append(position)
         for name, earlier in dependencies.items():
             for before in earlier:
                 if name in self.owner and before in self.owner:
@@ -73,14 +90,13 @@ class Groups:
             group.readers = {value: 1 for value in op.reads if value not in self.free}
         return group
 
-    def ops_of(self, keys: Iterable[int]) -> list[Op]:
-        """The ops of the groups and the free ops that they read, in the graph's order."""
-        names: set[str] = set()
-        for key in keys:
-            names |= self.groups[key].ops
-            names |= self.groups[key].traffic.free.keys()
+    def with_constants(self, names: Iterable[str]) -> list[Op]:
+        """The named ops and the free ones that they read, in the graph's order."""
         by_name = self.graph.by_name
-        return [by_name[name] for name in sorted(names, key=self.graph.position.__getitem__)]
+        found = set(names)
+        for name in tuple(found):
+            found.update(value for value in by_name[name].reads if value in self.free)
+        return [by_name[name] for name in sorted(found, key=self.graph.position.__getitem__)]
 
     def stored(self, keys: Iterable[int]) -> frozenset[str]:
         """The values of the groups that something outside them reads."""
@@ -91,6 +107,15 @@ class Groups:
             if name in self.graph.output_values
             or any(reader.name not in inside for reader in self.graph.readers[name])
         )
+
+    def siblings(self, key: int, most: int) -> set[int]:
+        """Groups that read what this one reads: for each value the nearest ones in order."""
+        found: set[int] = set()
+        for value in self.groups[key].readers:
+            keys = self.reading[value]
+            place = bisect_left(keys, key)
+            found.update(keys[max(0, place - most) : place + most + 1])
+        return found - {key}
 
     def would_cycle(self, producer: int, consumer: int) -> bool:
         """Whether a third group stands between the two."""
@@ -164,6 +189,11 @@ class Groups:
         readers, stored = self.outside(producer, consumer)
         rank = self._rank_together(self.groups[producer], self.groups[consumer])
         kept, lost = self.groups[key], self.groups.pop(gone)
+        for value in kept.readers.keys() | lost.readers.keys():
+            keys = [k for k in self.reading[value] if k not in (key, gone)]
+            if value in readers:
+                insort(keys, key)
+            self.reading[value] = keys
         for name in lost.ops:
             self.owner[name] = key
         kept.ops |= lost.ops

@@ -12,9 +12,9 @@ from fuser.ir.check import check_graph, check_plan
 from fuser.ir.graph import Graph
 from fuser.ir.plan import FusionPlan, PassRecord
 from fuser.ir.rules import FusionRule, apply, check_asserted
-from fuser.passes.base import Limits
+from fuser.passes.base import NO_CUTS, Cuts, Limits
 from fuser.passes.canonicalize import merge_equal_ops, remove_unused_ops
-from fuser.passes.partition import Partitioner
+from fuser.passes.decide import decide
 
 Rewrite = Callable[[Graph], Graph]
 
@@ -31,8 +31,11 @@ def plan_graph(
     phase: str = "inference",
     stages: Stages = NO_STAGES,
     rules: Sequence[FusionRule] = (),
+    cuts: Cuts = NO_CUTS,
 ) -> FusionPlan:
     """Rewrite the graph, partition it for `target` and record what each step did.
+
+    `cuts` are pairs of ops that an earlier plan could not keep in one kernel.
 
     Raises `MustFuseError` or `AssertFusedError` where a rule cannot be or was not kept.
     """
@@ -52,10 +55,11 @@ def plan_graph(
     start = time.perf_counter()
     # The backward of a model has few of its modules and lines: there a rule may well be idle.
     requests = apply(rules, graph, warn=phase != "backward")
-    partitioner = Partitioner(graph, device_spec(target), Limits(), requests)
-    regions, order, verdicts = partitioner.run()
-    records.append(_record("partition", start, len(graph.ops), len(order)))
-    plan = FusionPlan(graph, target, regions, order, verdicts, tuple(records), phase)
+    decided = decide(graph, device_spec(target), Limits(), requests, cuts)
+    records.append(_record("partition", start, len(graph.ops), len(decided.order)))
+    plan = FusionPlan(
+        graph, target, decided.regions, decided.order, decided.verdicts, tuple(records), phase
+    )
     if is_checked:
         check_plan(plan, "partition")
     check_asserted(requests, plan)

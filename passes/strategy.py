@@ -12,7 +12,6 @@ from fuser.ir.dim import evaluate
 from fuser.ir.graph import Argument, Graph, Op
 from fuser.ir.region import Strategy
 from fuser.ir.space import Space
-from fuser.passes.access import is_column, primary_access
 
 MAX_ROW_IN_REGISTERS = 32768
 """Elements: 16 warps then hold 64 a thread."""
@@ -33,13 +32,14 @@ MAX_SPLIT_COLUMNS = 16384
 """Columns: with more, programs of 64 columns fill the processors."""
 
 
-def strategy_for(graph: Graph, ops: Sequence[Op], stored: frozenset[str], space: Space) -> Strategy:
-    """The strategy of a region with reductions."""
+def strategy_for(
+    graph: Graph, ops: Sequence[Op], stored: frozenset[str], space: Space, by_column: bool
+) -> Strategy:
+    """The strategy of a region with reductions; `by_column` where neighbours are other rows."""
     row = evaluate(space.reduced_size, graph.hints)
     rows = evaluate(space.parallel_size, graph.hints)
     is_long = not isinstance(space.reduced_size, int) or row > MAX_ROW_IN_REGISTERS
-    primary = primary_access(graph, ops, stored, space)
-    if is_column(primary, space, graph.hints):
+    if by_column:
         # A column kernel's program has many rows, so there are few programs.
         is_few = row >= MIN_SPLIT_COLUMN and rows <= MAX_SPLIT_COLUMNS
         is_long = is_long or row > MAX_COLUMN_IN_REGISTERS

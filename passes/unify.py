@@ -98,6 +98,10 @@ class _Unifier:
             for k, size in enumerate(anchor.domain)
         )
         self.spread(anchor.name)
+        for name in self.order:
+            if name not in self.index:
+                self.index[name] = self.beside(self.ops[name])
+                self.spread(name)
         self.check()
         return Space(tuple(self.axes), dict(self.index))
 
@@ -171,15 +175,7 @@ class _Unifier:
         unused = [axis for axis in self.axes if axis.name not in used]
         if op.reduced:
             unused = [axis for axis in unused if axis.is_reduced]
-        linear = Affine()
-        step: Dim = 1
-        for axis in reversed(unused):
-            linear = linear.plus(Affine(((axis.name, step),)))
-            step = product((step, axis.size))
-        if not is_equal(step, product(sizes)):
-            reason = Reason.OTHER_REDUCTION if op.reduced else Reason.OTHER_SPACE
-            raise NoSpace(reason, f"{op.name} over {_text(op.domain)}")
-        filled = iter(regroup(linear, sizes, self.sizes))
+        filled = iter(self.walk(unused, sizes, op))
         return tuple(next(filled) if affine is None else affine for affine in partial)
 
     def from_producer(self, reader: Op, producer: Op) -> None:
@@ -188,11 +184,54 @@ class _Unifier:
             o for o in reader.operands if isinstance(o, Argument) and o.value == producer.name
         )
         produced = result_index(producer, self.index[producer.name])
-        partial = self.inverse(operand.map, produced, reader)
-        if all(affine is not None for affine in partial):
-            self.index[reader.name] = tuple(a for a in partial if a is not None)
-        else:
-            self.index[reader.name] = self.fill(reader, partial)
+        self.index[reader.name] = self.like(reader, operand, produced)
+
+    def beside(self, op: Op) -> Index:
+        """The index of an op that no edge connects to those before it: where it reads the same
+        elements as one of them, else the axes in their order."""
+        for operand in op.operands:
+            if not isinstance(operand, Argument) or operand.value in self.ops:
+                continue
+            for name, index in self.index.items():
+                for other in self.ops[name].operands:
+                    if isinstance(other, Argument) and other.value == operand.value:
+                        try:
+                            return self.like(op, operand, through(other.map, index, self.sizes))
+                        except (NoSpace, NotLinear):
+                            continue
+        return self.in_order(op)
+
+    def like(self, op: Op, operand: Argument, read: Index) -> Index:
+        """The index at which an operand reads the elements `read`."""
+        partial = self.inverse(operand.map, read, op)
+        known = tuple(affine for affine in partial if affine is not None)
+        return known if len(known) == len(partial) else self.fill(op, partial)
+
+    def in_order(self, op: Op) -> Index:
+        """An index that walks the axes as they come: those of the rows, then those of a row."""
+        kept = [k for k in range(len(op.domain)) if k not in op.reduced]
+        parallel = [axis for axis in self.axes if not axis.is_reduced]
+        reduced = [axis for axis in self.axes if axis.is_reduced]
+        if not op.reduced:
+            is_whole = is_equal(product(op.domain), product(a.size for a in self.axes))
+            return self.walk(self.axes if is_whole else parallel, op.domain, op)
+        rows = iter(self.walk(parallel, tuple(op.domain[k] for k in kept), op))
+        row = iter(self.walk(reduced, tuple(op.domain[k] for k in op.reduced), op))
+        return tuple(next(rows if k in kept else row) for k in range(len(op.domain)))
+
+    def walk(self, axes: Sequence[LoopAxis], shape: Shape, op: Op) -> Index:
+        """The row-major index of `shape` while the axes run."""
+        linear = Affine()
+        step: Dim = 1
+        for axis in reversed(axes):
+            linear = linear.plus(Affine(((axis.name, step),)))
+            step = product((step, axis.size))
+        if not is_equal(step, product(shape)):
+            raise NoSpace(
+                Reason.OTHER_REDUCTION if op.reduced else Reason.OTHER_SPACE,
+                f"{op.name} over {_text(op.domain)}",
+            )
+        return regroup(linear, shape, self.sizes)
 
     def inverse(self, index_map: IndexMap, index: Index, reader: Op) -> list[Affine | None]:
         current: list[Affine | None] = list(index)

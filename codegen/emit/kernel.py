@@ -6,19 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fuser.codegen.axes import AxisText, KernelAxis, SizeArguments, merge_axes, order_axes
+from fuser.codegen.axes import AxisText, KernelAxis, SizeArguments, merge_axes
 from fuser.codegen.body import Body, Rounding
 from fuser.codegen.source import checked_source, program_key
-from fuser.device import DeviceSpec
-from fuser.ir.dim import Dim, add, evaluate, multiply, product, total
+from fuser.ir.dim import Dim, add, multiply, product, total
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Graph, Op
 from fuser.ir.kernel import Configuration, GridAxis, KernelArgument, KernelSpec
 from fuser.ir.ops import BY_KIND, Group
 from fuser.ir.region import Region
 from fuser.ir.space import LoopAxis, Space
-from fuser.passes.access import is_column, primary_access
-from fuser.passes.partition import live_values
+from fuser.passes.access import accesses, order_axes, primary_access
 from fuser.passes.unify import is_gather
 
 MakeBody = Callable[[Graph, Space, Rounding, AxisText, SizeArguments], Any]
@@ -30,50 +28,26 @@ class Work:
 
     graph: Graph
     region: Region
-    device: DeviceSpec
     rounding: Rounding
     ops: tuple[Op, ...]
     parallel: tuple[LoopAxis, ...]
     reduced: tuple[LoopAxis, ...]
 
     @property
-    def rows(self) -> int:
-        return evaluate(self.region.space.parallel_size, self.graph.hints)
-
-    @property
-    def row(self) -> int:
-        return evaluate(self.region.space.reduced_size, self.graph.hints)
-
-    @property
-    def live(self) -> int:
-        return live_values(self.graph, list(self.ops), frozenset(self.region.outputs))
-
-    @property
     def stored(self) -> tuple[Op, ...]:
         return tuple(op for op in self.ops if op.name in self.region.outputs)
 
-    @property
-    def is_column(self) -> bool:
-        """Whether neighbours in memory belong to different rows, so that x is the fast axis."""
-        space = self.region.space
-        primary = primary_access(self.graph, self.ops, self.region.outputs, space)
-        return is_column(primary, space, self.graph.hints)
 
-
-def work_of(
-    graph: Graph, region: Region, device: DeviceSpec, rounds_everywhere: bool = False
-) -> Work:
+def work_of(graph: Graph, region: Region, rounds_everywhere: bool = False) -> Work:
     ops = tuple(sorted((graph.by_name[n] for n in region.all_ops), key=_position(graph)))
-    primary = primary_access(graph, ops, region.outputs, region.space)
-    hints = dict(graph.hints)
+    primary = primary_access(accesses(graph, ops, region.outputs, region.space))
     return Work(
         graph,
         region,
-        device,
         Rounding(rounded_values(ops, region.outputs), rounds_everywhere),
         ops,
-        order_axes(region.space.parallel, primary, hints),
-        order_axes(region.space.reduced, primary, hints),
+        order_axes(region.space.parallel, primary),
+        order_axes(region.space.reduced, primary),
     )
 
 

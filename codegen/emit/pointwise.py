@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fuser.codegen.body import Body
-from fuser.codegen.configs import pointwise_configurations
 from fuser.codegen.emit.context import PointwiseContext
 from fuser.codegen.emit.kernel import Work, build, kernel_spec, summary_of
 from fuser.ir.dim import product
@@ -40,6 +39,6 @@ def pointwise_kernels(work: Work) -> tuple[KernelSpec, ...]:
             work.region.name,
             text,
             (GridAxis(size, "XBLOCK"),),
-            pointwise_configurations(work.rows, work.live, work.device),
+            work.region.schedule.candidates[0],
         ),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fuser.codegen.configs import looped_configurations, row_configurations
 from fuser.codegen.emit.context import LoopedContext, RowContext
 from fuser.codegen.emit.kernel import Work, build, kernel_spec, summary_of
 from fuser.codegen.reduction_body import LoopedBody, Pass, RowBody
@@ -45,7 +44,7 @@ def row_kernels(work: Work) -> tuple[KernelSpec, ...]:
             work.region.name,
             text,
             (GridAxis(x_size, "XBLOCK"),),
-            row_configurations(work.rows, work.row, work.is_column, work.live, work.device),
+            work.region.schedule.candidates[0],
         ),
     )
 
@@ -84,6 +83,6 @@ def looped_kernels(work: Work) -> tuple[KernelSpec, ...]:
             work.region.name,
             text,
             (GridAxis(x_size, "XBLOCK"),),
-            looped_configurations(work.rows, work.row, work.is_column, work.live, work.device),
+            work.region.schedule.candidates[0],
         ),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fuser.codegen.configs import combine_configurations, looped_configurations, split_parts
 from fuser.codegen.emit.context import CombineContext, PartialContext
 from fuser.codegen.emit.kernel import Work, build, kernel_spec, scratch, summary_of
 from fuser.codegen.expressions import Held
@@ -58,7 +57,7 @@ def workspace_name(op: Op) -> str:
 
 def split_kernels(work: Work) -> tuple[KernelSpec, ...]:
     """Two kernels and one workspace for each reduction."""
-    parts = split_parts(work.rows, work.row, work.is_column, work.device)
+    parts = work.region.schedule.parts
     x_size = product(axis.size for axis in work.parallel)
     folds = [op for op in work.ops if op.reduced]
     spaces = [scratch(workspace_name(op), op.compute, multiply(x_size, parts)) for op in folds]
@@ -99,8 +98,7 @@ def _partial_kernel(
         )
         return render("reduction_partial.py.jinja", context)
 
-    part = max(1, work.row // parts)
-    configurations = looped_configurations(work.rows, part, work.is_column, work.live, work.device)
+    configurations = work.region.schedule.candidates[0]
     grid = (GridAxis(x_size, "XBLOCK"), GridAxis(parts))
     # The last part may begin past the end of the row.
     overshoot = parts * max(each.block("RBLOCK") for each in configurations)
@@ -137,6 +135,6 @@ def _combine_kernel(work: Work, parts: int, spaces: list[KernelArgument]) -> Ker
         )
         return render("reduction_combine.py.jinja", context)
 
-    configurations = combine_configurations(work.rows, parts, work.device)
+    configurations = work.region.schedule.candidates[1]
     grid = (GridAxis(x_size, "XBLOCK"),)
     return kernel_spec(work, built, name, text, grid, configurations, spaces)

@@ -2,8 +2,9 @@
 
 In: two records. Out: a `PlanDiff`, empty for plans that fuse the same and cost the same. Regions
 are matched by their ops: each to the one that it has most ops in common with, no region twice.
-Names of regions and kernels, lines of the program and times of passes are not compared: they change
-with every edit. What kernels compiled to is compared where both plans have it.
+Names of regions and kernels, lines of the program, times of passes and gains of edges are not
+compared: they change with every edit. What kernels compiled to is compared where both plans have
+it.
 """
 
 from __future__ import annotations
@@ -141,19 +142,29 @@ def _region_change(before: RegionRecord, after: RegionRecord, are_compiled: bool
 
 
 def _region_facts(region: RegionRecord, are_compiled: bool) -> dict[str, Any]:
+    predicted = _flat(region.predicted)
+    # A consequence of the occupancy and of the tile.
+    del predicted["blocks_per_processor"]
     facts = {
         "kind": region.kind,
         "strategy": region.strategy,
         "axes": region.axes,
+        "tile": region.tiles,
         "recomputed": region.recomputed,
         "inputs": region.inputs,
         "outputs": region.outputs,
         "kernels": len(region.kernels),
         "bytes": region.bytes,
         "unfused_bytes": region.unfused_bytes,
+        "cached_bytes": region.cached_bytes,
         "flops": region.flops,
-        **_flat(region.predicted),
+        "special": region.special,
+        **predicted,
+        "notes": region.notes,
     }
+    if not region.bytes_by_size.isdecimal():
+        # Of known sizes it is the number of bytes, which is compared already.
+        facts["bytes_by_size"] = region.bytes_by_size
     if are_compiled and region.compiled is not None:
         for name in ("registers", "spills", "shared_bytes"):
             facts[f"compiled {name}"] = getattr(region.compiled, name)

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fuser.dump.diff import Change, EdgeChange, OpaqueChange, PlanDiff, RegionChange
-from fuser.dump.record import AxisRecord, RegionRecord, ValueRecord
-from fuser.dump.to_text import WIDTH, byte_text, time_text
+from fuser.dump.record import AxisRecord, RegionRecord, Tile, ValueRecord
+from fuser.dump.words import WIDTH, block_text, byte_text, share_text, time_text
 
 SHOWN = 12
 """Items listed under one heading; the rest are counted, unless all are asked for."""
@@ -115,7 +115,7 @@ def _change(change: Change) -> str:
     before, after = _shown(name, change.before), _shown(name, change.after)
     if len(before) + len(after) > WIDTH - 34:
         return f"  {name}:\n      - {before}\n      + {after}"
-    return f"  {name:<22} {before} -> {after}{_percent(change.before, change.after)}"
+    return f"  {name:<22} {before} -> {after}{_percent(change)}"
 
 
 def _entries(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
@@ -133,8 +133,12 @@ def _shown(name: str, value: Any) -> str:
         return f"{value.dtype}[{_listed(value.shape)}] strides {_listed(value.stride)}"
     if isinstance(value, AxisRecord):
         return f"{value.name}={value.size}{' reduced' if value.reduced else ''}"
+    if isinstance(value, Tile):
+        return block_text(tuple(value.blocks.items()), value.warps)
     if isinstance(value, tuple):
         return _listed(value)
+    if name == "occupancy":
+        return share_text(value)
     if name.endswith("bytes"):
         return byte_text(value)
     if name.endswith("_us"):
@@ -151,9 +155,10 @@ def _listed(items: Sequence[Any]) -> str:
     )
 
 
-def _percent(before: Any, after: Any) -> str:
+def _percent(change: Change) -> str:
+    before, after = change.before, change.after
     numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (before, after))
-    if not numbers or not before:
+    if not numbers or not before or change.field == "occupancy":
         return ""
     return f"  ({(after - before) / before:+.1%})"
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from fuser.device import device_spec
 from fuser.ir.dim import evaluate
 from fuser.ir.graph import Graph, Op
-from fuser.ir.kernel import RegionKernels, Resources
+from fuser.ir.kernel import Configuration, RegionKernels, Resources
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Region, Strategy, Verdict
 
@@ -35,6 +36,21 @@ def kernel_count(region: Region, names: Sequence[str] | None) -> int:
     if names is not None:
         return len(names)
     return 2 if region.strategy is Strategy.SPLIT else 1
+
+
+def tiles(region: Region) -> tuple[Configuration, ...]:
+    """The configuration that each kernel of the region runs with, in launch order."""
+    return tuple(candidates[0] for candidates in region.schedule.candidates if candidates)
+
+
+def has_registers(target: str) -> bool:
+    """Whether kernels for the target are compiled: the interpreter allocates nothing."""
+    return device_spec(target).backend != "cpu"
+
+
+def compiled_of(names: Sequence[str], resources: CompiledKernels) -> Resources | None:
+    """The largest needs of the named kernels; None where none is compiled."""
+    return most([resources[name] for name in names if name in resources])
 
 
 def operation(op: Op) -> str:

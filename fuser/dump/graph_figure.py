@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import networkx
 
-from fuser.dump.facts import operation
+from fuser.dump.facts import has_registers, operation
 from fuser.dump.layered import Layered, arrange
 from fuser.dump.looks import (
     FAMILY,
@@ -31,7 +31,7 @@ from fuser.dump.looks import (
     time_line,
 )
 from fuser.dump.steps import Flow, FlowKind, Step, flow_lines
-from fuser.dump.to_text import byte_text, count_text, time_text
+from fuser.dump.words import byte_text, count_text, needs_text, time_text
 from fuser.ir.plan import FusionPlan
 
 WIDTH = 216.0
@@ -218,7 +218,7 @@ def _hover_trace(plan: FusionPlan, boxes: Sequence[Box]) -> Figure:
     """Unseen lines over the headers and rows, so that they have something to say."""
     lines = Lines()
     for box in boxes:
-        cells = [(box.top + HEADER / 2, _header_lines(box.step))]
+        cells = [(box.top + HEADER / 2, _header_lines(plan, box.step))]
         if box.step.region is not None:
             cells += [(box.row(op.name), op_lines(plan, box.step, op.name)) for op in box.step.ops]
         for y, text in cells:
@@ -236,7 +236,7 @@ def _hover_trace(plan: FusionPlan, boxes: Sequence[Box]) -> Figure:
     }
 
 
-def _header_lines(step: Step) -> list[str]:
+def _header_lines(plan: FusionPlan, step: Step) -> list[str]:
     if step.region is None:
         op = step.ops[0]
         return [
@@ -246,7 +246,8 @@ def _header_lines(step: Step) -> list[str]:
         ]
     cost = step.region.cost
     moved = f"{byte_text(cost.bytes)} moved, {byte_text(cost.unfused_bytes)} unfused"
-    return [f"{step.name}: {step.title}", moved, time_line(step)]
+    needs = needs_text(cost.needs) if has_registers(plan.target) else ()
+    return [f"{step.name}: {step.title}", moved, time_line(step), *needs]
 
 
 def op_lines(plan: FusionPlan, step: Step, name: str) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fuser.dump.steps import FlowKind, Step
-from fuser.dump.to_text import time_text
+from fuser.dump.words import time_text
 
 Figure = dict[str, Any]
 """A figure, or a part of one, in Plotly's schema."""

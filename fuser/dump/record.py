@@ -2,8 +2,8 @@
 
 In: a plan, the kernels of its regions, what they compiled to, and the memory it needs; or the data
 of a saved plan. Out: a `PlanRecord`. The names of its fields are those of the JSON. Records are
-equal when the plans are: pass times are kept and not compared. Sizes known only at the call are
-texts; byte counts and times use the sizes seen while tracing.
+equal when the plans are: pass times and gains of edges are kept and not compared. Sizes known only
+at the call are texts; byte counts and times use the sizes seen while tracing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from fuser.dump.facts import (
     kernel_names,
     most,
     operation,
+    tiles,
     value_bytes,
 )
 from fuser.errors import InvalidPlan
 from fuser.ir.dim import Dim, python_text
 from fuser.ir.graph import Graph, Op
-from fuser.ir.kernel import RegionKernels
+from fuser.ir.kernel import Configuration, RegionKernels
 from fuser.ir.plan import SCHEMA, FusionPlan
 from fuser.ir.region import Region, Verdict
 
@@ -88,9 +89,21 @@ class AxisRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
-    """What the cost model expects of a region."""
+class Tile:
+    """How one kernel of a region is launched: elements of a program's tile, and its warps."""
 
+    blocks: Mapping[str, int]
+    warps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What the cost model expects of a region; resources are those of its largest kernel."""
+
+    registers: int
+    shared_bytes: int
+    blocks_per_processor: int
+    occupancy: float
     time_us: float
     unfused_us: float
     bound: str
@@ -124,27 +137,36 @@ class RegionRecord:
     kind: str
     strategy: str
     axes: tuple[AxisRecord, ...]
+    tiles: tuple[Tile, ...]
     ops: tuple[OpRecord, ...]
     recomputed: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     bytes: int
     unfused_bytes: int
+    cached_bytes: int
+    bytes_by_size: str
     flops: int
+    special: int
     predicted: Predicted
+    notes: tuple[str, ...]
     kernels: tuple[str, ...]
     compiled: Compiled | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeRecord:
-    """The decision on one producer-consumer edge; `code` names its reason."""
+    """The decision on one producer-consumer edge; `code` names its reason.
+
+    `gain_us` is the predicted time that fusing would have saved.
+    """
 
     producer: str
     consumer: str
     fused: bool
     code: str
     reason: str
+    gain_us: float = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,18 +284,27 @@ def _region(
         axes=tuple(
             AxisRecord(axis.name, _size(axis.size), axis.is_reduced) for axis in region.space.axes
         ),
+        tiles=tuple(map(_tile, tiles(region))),
         ops=tuple(_op(graph.by_name[name]) for name in region.ops),
         recomputed=region.recomputed,
         inputs=region.inputs,
         outputs=region.outputs,
         bytes=cost.bytes,
         unfused_bytes=cost.unfused_bytes,
+        cached_bytes=cost.cached_bytes,
+        bytes_by_size=python_text(cost.bytes_by_size),
         flops=cost.flops,
+        special=cost.special,
         predicted=Predicted(
+            registers=cost.needs.registers,
+            shared_bytes=cost.needs.shared_bytes,
+            blocks_per_processor=cost.needs.blocks_per_processor,
+            occupancy=round(float(cost.needs.occupancy), 4),
             time_us=round(float(cost.time_us), 3),
             unfused_us=round(float(cost.unfused_us), 3),
             bound=cost.bound,
         ),
+        notes=region.notes,
         kernels=tuple(names),
         compiled=_compiled(names, resources),
     )
@@ -295,6 +326,10 @@ def _compiled(names: Sequence[str], resources: CompiledKernels) -> Compiled | No
     )
 
 
+def _tile(configuration: Configuration) -> Tile:
+    return Tile(dict(configuration.blocks), configuration.num_warps)
+
+
 def _op(op: Op) -> OpRecord:
     return OpRecord(op.name, operation(op), str(op.source), op.source.module)
 
@@ -310,6 +345,7 @@ def _edge(verdict: Verdict) -> EdgeRecord:
         fused=verdict.fused,
         code=verdict.reason.name.lower(),
         reason=verdict.text,
+        gain_us=round(float(verdict.gain_us), 3),
     )
 
 

@@ -1,6 +1,7 @@
 """The roofline of a plan's regions: operations per byte against operations per second.
 
-In: the steps of a plan and its device. Out: a figure as plain data in Plotly's schema.
+In: the steps of a plan and its device. Out: a figure as plain data in Plotly's schema: the roof of
+the device's vector units and that of its tensor cores, and a point for each region.
 """
 
 from __future__ import annotations
@@ -23,35 +24,38 @@ from fuser.dump.looks import (
 )
 from fuser.dump.steps import Step
 
+VECTOR_ROOF = "attainable"
+TENSOR_ROOF = "with tensor cores"
+
 
 def roofline_figure(steps: Sequence[Step], device: DeviceSpec) -> Figure:
-    """Operations per byte against predicted operations per second, under the device's roof."""
+    """Operations per byte against predicted operations per second, under the device's roofs."""
     regions = [step for step in steps if step.region is not None]
     points = {step.number: _point(step) for step in regions}
     before = {step.number: _point(step, fused=False) for step in regions}
     ridge = device.vector_rate / device.copy_rate
-    known = [x for x, y in [*points.values(), *before.values()] if x > 0 and y > 0]
-    low = min([*known, ridge / 100]) / 3
-    high = max([*known, ridge]) * 10
-    rates = [y for x, y in [*points.values(), *before.values()] if x > 0 and y > 0]
-    floor = min([*rates, low * device.copy_rate]) / 4
+    best_rate = max(device.vector_rate, device.tensor_rate)
+    known = [(x, y) for x, y in [*points.values(), *before.values()] if x > 0 and y > 0]
+    low = min([*(x for x, _ in known), ridge / 100]) / 3
+    high = max([*(x for x, _ in known), best_rate / device.copy_rate]) * 4
+    floor = min([*(y for _, y in known), low * device.copy_rate]) / 4
 
     tera = device.copy_rate / 1e12
+    roofs = [_roof(VECTOR_ROOF, low, high, device.vector_rate, device)]
+    notes = [
+        _roof_note(low * 1.2, low * 1.2 * device.copy_rate, "right", f"{tera:.3g} TB/s"),
+        _roof_note(high, device.vector_rate, "left", rate_text(device.vector_rate)),
+    ]
+    if device.tensor_rate > device.vector_rate:
+        roofs.append(_roof(TENSOR_ROOF, ridge, high, device.tensor_rate, device, dash="dash"))
+        text = f"{rate_text(device.tensor_rate)}, tensor cores"
+        notes.append(_roof_note(high, device.tensor_rate, "left", text))
     saved = Lines()
     for number, (x, y) in points.items():
         old = before[number]
         saved.add([_shown(old, low, floor), _shown((x, y), low, floor)], "")
-    roof_x = [low, ridge, high]
     data: list[Figure] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "attainable",
-            "x": roof_x,
-            "y": [min(x * device.copy_rate, device.vector_rate) for x in roof_x],
-            "line": {"color": INK, "width": 1.5},
-            "hoverinfo": "skip",
-        },
+        *roofs,
         {
             "type": "scatter",
             "mode": "lines",
@@ -102,12 +106,9 @@ def roofline_figure(steps: Sequence[Step], device: DeviceSpec) -> Figure:
             **axis,
             "title": {"text": "operations per second", "font": {"size": 11}},
             "exponentformat": "SI",
-            "range": [math.log10(floor), math.log10(device.vector_rate * 3)],
+            "range": [math.log10(floor), math.log10(best_rate * 3)],
         },
-        "annotations": [
-            _roof_note(low * 1.2, low * 1.2 * device.copy_rate, "right", f"{tera:.3g} TB/s"),
-            _roof_note(high, device.vector_rate, "left", rate_text(device.vector_rate)),
-        ],
+        "annotations": notes,
         "hovermode": "closest",
         "dragmode": "pan",
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
@@ -118,6 +119,22 @@ def roofline_figure(steps: Sequence[Step], device: DeviceSpec) -> Figure:
         "hoverlabel": hover_label(),
     }
     return {"data": data, "layout": layout}
+
+
+def _roof(
+    name: str, start: float, end: float, rate: float, device: DeviceSpec, dash: str = "solid"
+) -> Figure:
+    """Up the slope of the memory to what is computed at most, and on at that height."""
+    x = [start, rate / device.copy_rate, end]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": x,
+        "y": [min(each * device.copy_rate, rate) for each in x],
+        "line": {"color": INK, "width": 1.5, "dash": dash},
+        "hoverinfo": "skip",
+    }
 
 
 def _point(step: Step, *, fused: bool = True) -> tuple[float, float]:

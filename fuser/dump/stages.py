@@ -38,7 +38,7 @@ class Stages:
         """The plan in its forms, and every kernel."""
         if self.folder is None:
             return
-        self.write("plan.txt", to_text(plan, tuple(kernels), verbose=True) + "\n")
+        self.write("plan.txt", to_text(plan, tuple(kernels), peaks=peaks, verbose=True) + "\n")
         self.write("plan.json", to_json(plan, tuple(kernels), peaks=peaks))
         self.write("plan.dot", to_dot(plan))
         for entry in kernels:

@@ -12,7 +12,7 @@ from enum import Enum
 
 from fuser.dump.facts import edges, operation, value_bytes
 from fuser.dump.to_networkx import reads
-from fuser.dump.to_text import byte_text, time_text
+from fuser.dump.words import byte_text, time_text
 from fuser.ir.graph import Op
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Reason, Region, Verdict

@@ -1,8 +1,8 @@
 """A plan as a drawing: DOT text for Graphviz.
 
-Each region is a box in the colour of its kind, with what its kernels compiled to where that is
-known; opaque calls are grey, graph inputs are plain names. Fused edges are black, refused ones red
-and labelled with the reason, loads of inputs grey.
+Each region is a box in the colour of what bounds it, with its time and what its kernels need:
+predicted, and compiled where that is known. Opaque calls are grey, graph inputs are plain names.
+Fused edges are black, refused ones red and labelled with the reason, loads of inputs grey.
 """
 
 from __future__ import annotations
@@ -12,13 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import networkx
 
-from fuser.dump.facts import NOT_COMPILED, CompiledKernels, kernel_names, most
+from fuser.dump.facts import (
+    NOT_COMPILED,
+    CompiledKernels,
+    compiled_of,
+    has_registers,
+    kernel_names,
+    tiles,
+)
+from fuser.dump.looks import FILL, LINE
 from fuser.dump.to_networkx import to_networkx
+from fuser.dump.words import byte_text, needs_text, tiles_text, time_text
 from fuser.ir.kernel import RegionKernels
 from fuser.ir.plan import FusionPlan
+from fuser.ir.region import Region
 
-KIND_COLOURS: Mapping[str, str] = {"pointwise": "#dbe9f9", "reduction": "#dff2d8"}
-OTHER_KIND = "#f6ead2"
 OPAQUE = "#d9d9d9"
 FUSED = "black"
 REFUSED = "#c62828"
@@ -26,6 +34,8 @@ LOADED = "#9e9e9e"
 
 LABEL_WIDTH = 32
 """Columns at which a label is broken: a long reason would push the drawing apart."""
+NOTE_WIDTH = 56
+"""Columns of a note in the label of a box, which is as wide as its other lines."""
 
 
 def to_dot(
@@ -56,20 +66,31 @@ def _regions(
 ) -> Iterator[str]:
     names = kernel_names(kernels)
     for region in plan.regions:
-        title = [f"{region.name}: {region.kind.value}, {region.strategy.value}"]
-        found = [resources[name] for name in names.get(region.name, ()) if name in resources]
-        needs = most(found)
-        if needs is not None:
-            title.append(
-                f"{needs.registers} registers, {needs.spills} spilled, "
-                f"{needs.shared_bytes} B shared memory"
-            )
-        colour = KIND_COLOURS.get(region.kind.value, OTHER_KIND)
+        title = _title(plan.target, region, names.get(region.name, ()), resources)
+        bound = region.cost.bound
+        look = f'style="filled", fillcolor="{FILL[bound]}", color="{LINE[bound]}"'
         yield f"  subgraph {_quoted(f'cluster_{region.name}')} {{"
-        yield f'    graph [label={_quoted(*title)}, style="filled", fillcolor="{colour}"];'
+        yield f"    graph [label={_quoted(*title)}, {look}];"
         for name in region.ops:
             yield f"    {_node(name, flow.nodes[name])}"
         yield "  }"
+
+
+def _title(
+    target: str, region: Region, names: Sequence[str], resources: CompiledKernels
+) -> list[str]:
+    cost = region.cost
+    lines = [
+        f"{region.name}: {region.kind.value}, {region.strategy.value}",
+        f"{byte_text(cost.bytes)}, {time_text(cost.time_us)}, bound by {cost.bound}",
+    ]
+    if has_registers(target):
+        lines += needs_text(cost.needs, compiled_of(names, resources))
+    if tiles(region):
+        lines.append(f"tile {tiles_text(tiles(region))}")
+    for note in region.notes:
+        lines += textwrap.wrap(f"note: {note}", NOTE_WIDTH)
+    return lines
 
 
 def _outside(flow: networkx.MultiDiGraph) -> Iterator[str]:

@@ -14,11 +14,10 @@ from functools import cached_property
 from types import MappingProxyType
 
 from fuser.dump.facts import edges, operation
-from fuser.dump.to_text import byte_text, headline, time_text
+from fuser.dump.to_text import headline
+from fuser.dump.words import WIDTH, byte_text, count_text, time_text
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Reason, Verdict
-
-WIDTH = 100
 
 OPAQUE = (Reason.OPAQUE_PRODUCER, Reason.OPAQUE_READER)
 
@@ -116,7 +115,7 @@ def _totals(explanation: Explanation) -> Iterator[str]:
     opaque = sum(verdict.reason in OPAQUE for verdict in explanation.edges)
     refused = len(explanation.edges) - fused - opaque
     yield (
-        f"  {_count(len(explanation.edges), 'value')} passed from op to op: {fused} fused, "
+        f"  {count_text(len(explanation.edges), 'value')} passed from op to op: {fused} fused, "
         f"{refused} not, {opaque} to or from an original call"
     )
     if refused:
@@ -177,13 +176,9 @@ def _wrapped(indent: str, words: Sequence[str]) -> Iterator[str]:
     yield line.rstrip()
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _cut(text: str) -> str:
     text = text.rstrip()
     return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
 
 
-__all__ = ["Explanation", "to_explanation"]
+__all__ = ["WIDTH", "Explanation", "to_explanation"]

@@ -9,25 +9,43 @@ from __future__ import annotations
 import importlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from fuser.device import device_spec
-from fuser.dump.facts import NOT_COMPILED, CompiledKernels, operation, value_bytes
+from fuser.dump.facts import (
+    NOT_COMPILED,
+    CompiledKernels,
+    compiled_of,
+    has_registers,
+    operation,
+    tiles,
+    value_bytes,
+)
 from fuser.dump.graph_figure import graph_figure
 from fuser.dump.looks import FILL, FLOW, LINE, Figure
 from fuser.dump.page import KernelText, Link, OpLine, PlanPage, RefusedLine, StepPage, ValueLine
 from fuser.dump.record import Peaks, totals
 from fuser.dump.roofline_figure import intensity_text, rate_text, roofline_figure
 from fuser.dump.steps import Flow, FlowKind, Step, flows_of, steps_of
-from fuser.dump.to_text import byte_text, count_text, resources_text, time_text
+from fuser.dump.words import (
+    byte_text,
+    count_text,
+    registers_text,
+    resources_text,
+    share_text,
+    shared_text,
+    tiles_text,
+    time_text,
+)
 from fuser.errors import MissingPackage
 from fuser.ir.dim import python_text
 from fuser.ir.graph import Op
-from fuser.ir.kernel import KernelSpec, RegionKernels
+from fuser.ir.kernel import KernelSpec, RegionKernels, Resources
 from fuser.ir.plan import FusionPlan
+from fuser.ir.region import Region
 from fuser.templates import render
 
 __all__ = ["MissingPackage", "to_html"]
@@ -201,8 +219,10 @@ def _step(
         writes = [value.name for value in step.ops[0].results]
     else:
         reads, writes = list(region.inputs), list(region.outputs)
+    notes = () if region is None else region.notes
     refused = [flow for flow in streams.around(step) if flow.is_refused]
-    words = {step.name, step.title, *reads, *writes}
+    found = compiled_of([spec.name for spec in specs], resources)
+    words = {step.name, step.title, *reads, *writes, *notes}
     words.update(
         word for op in ops for word in (op.name, op.operation, op.code, op.module, op.where)
     )
@@ -214,7 +234,7 @@ def _step(
         space=_space(step),
         reason=step.ops[0].reason or "not known" if region is None else "",
         op_count=len(ops),
-        facts=_facts(step),
+        facts=() if region is None else tuple(_facts(plan, region, found)),
         cells=_cells(step),
         ops=ops,
         inputs=tuple(_input(plan, step, name, streams) for name in reads),
@@ -241,21 +261,30 @@ def _space(step: Step) -> str:
     return (over or "one element") + (f", reducing {inner}" if inner else "")
 
 
-def _facts(step: Step) -> tuple[tuple[str, str], ...]:
-    if step.region is None:
-        return ()
-    cost = step.region.cost
-    rate = cost.flops / max(cost.time_us, 1e-9) * 1e6
-    return (
-        ("bytes moved", byte_text(cost.bytes)),
-        ("unfused bytes", byte_text(cost.unfused_bytes)),
-        ("operations", _number(cost.flops)),
-        ("predicted time", time_text(cost.time_us)),
-        ("unfused time", time_text(cost.unfused_us)),
-        ("bound by", cost.bound),
-        ("operations per byte", intensity_text(cost.flops, cost.bytes)),
-        ("predicted rate", rate_text(rate)),
-    )
+def _facts(plan: FusionPlan, region: Region, found: Resources | None) -> Iterator[tuple[str, str]]:
+    """Label and value of everything that is known of a region."""
+    cost = region.cost
+    yield "bytes moved", byte_text(cost.bytes)
+    yield "unfused bytes", byte_text(cost.unfused_bytes)
+    yield "served by L2", byte_text(cost.cached_bytes)
+    yield "operations", _number(cost.flops)
+    yield "special functions", _number(cost.special)
+    yield "predicted time", time_text(cost.time_us)
+    yield "unfused time", time_text(cost.unfused_us)
+    yield "bound by", cost.bound
+    yield "operations per byte", intensity_text(cost.flops, cost.bytes)
+    yield "predicted rate", rate_text(cost.flops / max(cost.time_us, 1e-9) * 1e6)
+    if has_registers(plan.target):
+        blocks = count_text(cost.needs.blocks_per_processor, "block")
+        yield "registers", registers_text(cost.needs, found)
+        yield "shared memory", shared_text(cost.needs, found)
+        yield "occupancy", f"{share_text(cost.needs.occupancy)} predicted, {blocks} a processor"
+    if tiles(region):
+        yield "tile", tiles_text(tiles(region))
+    if not isinstance(cost.bytes_by_size, int):
+        yield "bytes by size", python_text(cost.bytes_by_size)
+    for note in region.notes:
+        yield "note", note
 
 
 def _cells(step: Step) -> tuple[tuple[str, float], ...]:

@@ -1,13 +1,14 @@
 """A plan as a person reads it in a terminal, at most 100 columns wide.
 
-In: a plan, the kernels of its regions once they are generated, and what those compiled to where
-that is known. Out: what it costs, each step in running order with its ops and their lines of the
-program, and why values were not fused. `to_text` is plain and the same for the same plan;
-`write_text` adds colours where it writes to a terminal.
+In: a plan, the kernels of its regions once they are generated, what those compiled to, and the
+memory that it holds, where that is known. Out: what it costs, each step in running order with what
+it needs, its ops and their lines of the program, and why values were not fused. `to_text` is plain
+and the same for the same plan; `write_text` adds colours where it writes to a terminal.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
@@ -15,21 +16,34 @@ from typing import TextIO
 from fuser.dump.facts import (
     NOT_COMPILED,
     CompiledKernels,
+    compiled_of,
     edges,
+    has_registers,
     kernel_names,
     most,
     operation,
+    tiles,
 )
-from fuser.dump.record import totals
+from fuser.dump.record import Peaks, totals
+from fuser.dump.words import (
+    WIDTH,
+    byte_text,
+    count_text,
+    needs_text,
+    resources_text,
+    tiles_text,
+    time_text,
+)
 from fuser.ir.dim import python_text
 from fuser.ir.graph import Graph, Op
 from fuser.ir.kernel import RegionKernels, Resources
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Reason, Region, Verdict
 
-WIDTH = 100
 SHOWN_EDGES = 6
 """Refused edges listed under one reason; the rest are counted, unless all are asked for."""
+CACHED_SHOWN = 1.1
+"""Bytes that L2 serves are listed from this many times what memory moves."""
 
 _NAME_WIDTH = 28
 _KIND_WIDTH = 20
@@ -48,6 +62,7 @@ def to_text(
     plan: FusionPlan,
     kernels: Sequence[RegionKernels] = (),
     resources: CompiledKernels = NOT_COMPILED,
+    peaks: Peaks | None = None,
     *,
     verbose: bool = False,
 ) -> str:
@@ -55,7 +70,7 @@ def to_text(
 
     `verbose` lists every refused edge and ends with the time that each pass took.
     """
-    return "\n".join(line.text for line in _plan(plan, kernels, resources, verbose))
+    return "\n".join(line.text for line in _plan(plan, kernels, resources, peaks, verbose))
 
 
 def write_text(
@@ -63,18 +78,19 @@ def write_text(
     stream: TextIO,
     kernels: Sequence[RegionKernels] = (),
     resources: CompiledKernels = NOT_COMPILED,
+    peaks: Peaks | None = None,
     *,
     verbose: bool = False,
 ) -> None:
     """Write the text to a stream, in colours when that is a terminal."""
     if not stream.isatty():
-        stream.write(to_text(plan, kernels, resources, verbose=verbose) + "\n")
+        stream.write(to_text(plan, kernels, resources, peaks, verbose=verbose) + "\n")
         return
     from rich.console import Console
     from rich.text import Text
 
     console = Console(file=stream, highlight=False, soft_wrap=True)
-    for line in _plan(plan, kernels, resources, verbose):
+    for line in _plan(plan, kernels, resources, peaks, verbose):
         console.print(Text(line.text, style=line.style))
 
 
@@ -92,42 +108,14 @@ def edge_line(verdict: Verdict) -> str:
     return f"{verdict.producer} -> {verdict.consumer}: {verdict.text}"
 
 
-def byte_text(count: int) -> str:
-    """A number of bytes in decimal units, as the rates of devices are given."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            amount = count / factor
-            digits = 2 if amount < 9.995 else 1 if amount < 99.95 else 0
-            return f"{amount:.{digits}f} {unit}"
-    return f"{count} B"
-
-
-def time_text(microseconds: float) -> str:
-    """A predicted time in the unit that suits it."""
-    for unit, factor in (("s", 1e6), ("ms", 1e3)):
-        if microseconds >= factor:
-            return f"{microseconds / factor:.2f} {unit}"
-    return f"{microseconds:.1f} us"
-
-
-def resources_text(needs: Resources) -> str:
-    """What a kernel compiled to, in words."""
-    spilled = f"{needs.spills} spilled" if needs.spills else "none spilled"
-    return f"{needs.registers} registers, {spilled}, {byte_text(needs.shared_bytes)} shared memory"
-
-
-def count_text(number: int, noun: str) -> str:
-    """A number of things, with the plural where it is due."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _plan(
     plan: FusionPlan,
     kernels: Sequence[RegionKernels],
     resources: CompiledKernels,
+    peaks: Peaks | None,
     verbose: bool,
 ) -> Iterator[_Line]:
-    yield from _header(plan, kernels, resources)
+    yield from _header(plan, kernels, resources, peaks)
     names = kernel_names(kernels)
     for number, step in enumerate(plan.order, 1):
         yield _Line("")
@@ -135,7 +123,7 @@ def _plan(
         if region is None:
             yield from _opaque(number, plan.graph.by_name[step])
         else:
-            yield from _region(number, plan.graph, region, names.get(step, ()), resources)
+            yield from _region(number, plan, region, names.get(step, ()), resources)
     yield _Line("")
     yield from _edges(edges(plan), verbose)
     if verbose and plan.passes:
@@ -147,7 +135,10 @@ def _plan(
 
 
 def _header(
-    plan: FusionPlan, kernels: Sequence[RegionKernels], resources: CompiledKernels
+    plan: FusionPlan,
+    kernels: Sequence[RegionKernels],
+    resources: CompiledKernels,
+    peaks: Peaks | None,
 ) -> Iterator[_Line]:
     facts = totals(plan, kernels)
     name = "" if plan.graph.name == plan.phase else f" of {plan.graph.name}"
@@ -160,6 +151,10 @@ def _header(
             f"{time_text(facts.predicted_us)} predicted, "
             f"{time_text(facts.unfused_us)} unfused{note}"
         )
+    if peaks is not None:
+        yield _Line(
+            f"  peak memory {byte_text(peaks.planned)}, {byte_text(peaks.eager)} in eager"
+        )
     largest = most(list(resources.values()))
     if largest is not None:
         yield _Line(f"  compiled: at most {resources_text(largest)}", _warning(largest))
@@ -170,26 +165,19 @@ def _header(
 
 def _region(
     number: int,
-    graph: Graph,
+    plan: FusionPlan,
     region: Region,
     names: Sequence[str],
     resources: CompiledKernels,
 ) -> Iterator[_Line]:
-    cost = region.cost
+    graph = plan.graph
     kind = f"{region.kind.value}, {region.strategy.value}"
     yield _Line(_cut(f"{number:>3}  {region.name}: {kind} over {_space(region)}"), "bold green")
-    yield _Line(
-        f"       {byte_text(cost.bytes)} ({byte_text(cost.unfused_bytes)} unfused), "
-        f"{time_text(cost.time_us)} ({time_text(cost.unfused_us)} unfused), bound by {cost.bound}",
-        "green",
-    )
-    for name in names:
-        if name in resources:
-            which = f" {name}" if len(names) > 1 else ""
-            needs = resources[name]
-            yield _Line(
-                _cut(f"       compiled{which}: {resources_text(needs)}"), _warning(needs) or "green"
-            )
+    yield from _costs(plan, region)
+    yield from _needs(plan.target, region, names, resources)
+    for note in region.notes:
+        lines = textwrap.wrap(f"       note: {note}", WIDTH, subsequent_indent=" " * 13)
+        yield from (_Line(line, "yellow") for line in lines)
     if tuple(names) != (region.name,):
         yield from _listed("       kernel ", names, "green")
     modules = dict.fromkeys(graph.by_name[name].source.module for name in region.ops)
@@ -210,9 +198,41 @@ def _region(
     yield from _listed("       out  ", _typed(graph, region.outputs), "dim")
 
 
-def _warning(needs: Resources) -> str:
+def _costs(plan: FusionPlan, region: Region) -> Iterator[_Line]:
+    """Bytes and times, and the bytes as an expression where sizes change from call to call."""
+    cost = region.cost
+    items = [
+        f"{byte_text(cost.bytes)} ({byte_text(cost.unfused_bytes)} unfused)",
+        f"{time_text(cost.time_us)} ({time_text(cost.unfused_us)} unfused)",
+        f"bound by {cost.bound}",
+    ]
+    if cost.cached_bytes > CACHED_SHOWN * cost.bytes:
+        items.append(f"{byte_text(cost.cached_bytes)} served by L2")
+    yield from _listed("       ", items, "green")
+    if not isinstance(cost.bytes_by_size, int):
+        yield _Line(_cut(f"       {python_text(cost.bytes_by_size)} bytes"), "green")
+
+
+def _needs(
+    target: str, region: Region, names: Sequence[str], resources: CompiledKernels
+) -> Iterator[_Line]:
+    """What the kernels take up: predicted, and beside that compiled where it is known."""
+    found = compiled_of(names, resources)
+    items = list(needs_text(region.cost.needs, found)) if has_registers(target) else []
+    if tiles(region):
+        items.append(f"tile {tiles_text(tiles(region))}")
+    yield from _listed("       ", items, _warning(found) or "green", "; ")
+    if len(names) > 1:
+        for name in names:
+            if name in resources:
+                each = resources[name]
+                text = f"       compiled {name}: {resources_text(each)}"
+                yield _Line(_cut(text), _warning(each) or "green")
+
+
+def _warning(found: Resources | None) -> str:
     """The style of a line about a kernel that goes through memory for want of registers."""
-    return "bold red" if needs.spills else ""
+    return "bold red" if found is not None and found.spills else ""
 
 
 def _opaque(number: int, op: Op) -> Iterator[_Line]:
@@ -288,13 +308,13 @@ def _typed(graph: Graph, names: Iterable[str]) -> list[str]:
     return [f"%{name} {graph.values[name].type}" for name in names]
 
 
-def _listed(front: str, items: Sequence[str], style: str) -> Iterator[_Line]:
-    """`front` and the items with commas between, on as many lines as they need."""
+def _listed(front: str, items: Sequence[str], style: str, separator: str = ", ") -> Iterator[_Line]:
+    """`front` and the items with separators between, on as many lines as they need."""
     if not items:
         return
     line = front
     for position, item in enumerate(items):
-        piece = item if position == len(items) - 1 else f"{item}, "
+        piece = item if position == len(items) - 1 else f"{item}{separator}"
         if len(line) > len(front) and len(line) + len(piece.rstrip()) > WIDTH:
             yield _Line(_cut(line.rstrip()), style)
             line = " " * len(front)

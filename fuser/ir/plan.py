@@ -9,7 +9,7 @@ from functools import cached_property
 from fuser.ir.graph import Graph
 from fuser.ir.region import Region, Verdict
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True)

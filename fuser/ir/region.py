@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from fuser.ir.dim import Dim
+from fuser.ir.kernel import Configuration
 from fuser.ir.space import Space
 
 
@@ -42,8 +44,12 @@ class Reason(Enum):
     FORBIDDEN = "you asked not to fuse them"
     DEVICE = "the two run on different devices"
     TOO_MANY_ARGUMENTS = "the kernel would take more arguments than the limit"
-    TOO_MANY_LIVE_VALUES = "the kernel would hold more values at once than registers allow"
     TOO_MANY_OPS = "the kernel would be longer than the limit"
+    TOO_MANY_REGISTERS = "the kernel would hold more values at once than its registers allow"
+    TOO_MUCH_SHARED_MEMORY = "the kernel would need more shared memory than a block has"
+    LOW_OCCUPANCY = "too few threads would fit on a processor to hide the latency of memory"
+    SPILLS = "the compiler found no tile for the two together without spilling registers"
+    PEAK_MEMORY = "fusing them would hold more memory at once than eager does"
     NO_GAIN = "fusing is not predicted to save time"
 
 
@@ -69,15 +75,49 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Schedule:
+    """How a region's kernels walk its space.
+
+    `candidates` has the configurations of each kernel in launch order: the one that the model
+    prefers first, each next one with a smaller tile. `parts` is the number of programs that share
+    a row.
+    """
+
+    strategy: Strategy
+    candidates: tuple[tuple[Configuration, ...], ...] = ()
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one thread and one block of a region's largest kernel are predicted to take up."""
+
+    registers: int = 0
+    """32-bit registers of a thread."""
+    shared_bytes: int = 0
+    """Shared memory of a block."""
+    blocks_per_processor: int = 1
+    occupancy: float = 1.0
+    """Resident threads as a fraction of those that a processor can hold."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """What a region is predicted to need, with size hints in place of unknown sizes."""
 
     bytes: int = 0
-    """Bytes that the fused kernel reads and writes."""
+    """Bytes that the fused kernel moves to and from device memory."""
     unfused_bytes: int = 0
-    """Bytes that the same ops read and write when each runs alone."""
+    """Bytes that the same ops move when each runs alone."""
+    bytes_by_size: Dim = 0
+    """`bytes` as an expression over the sizes that are known only at the call."""
+    cached_bytes: int = 0
+    """Bytes that L2 serves, whole sectors each: reads that are repeated or use a part of one."""
     flops: int = 0
     """Arithmetic operations, special functions counted by their table weight."""
+    special: int = 0
+    """Evaluations of special functions: exponentials, roots, divisions."""
+    needs: Needs = Needs()
     time_us: float = 0.0
     """Launch plus the longer of memory and arithmetic time."""
     unfused_us: float = 0.0
@@ -97,13 +137,19 @@ class Region:
 
     name: str
     kind: RegionKind
-    strategy: Strategy
+    schedule: Schedule
     ops: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     space: Space
     recomputed: tuple[str, ...] = ()
     cost: Cost = Cost()
+    notes: tuple[str, ...] = ()
+    """What the compiler's answer changed about the region, in words."""
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.schedule.strategy
 
     @property
     def all_ops(self) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Reason, Region, Verdict
 from fuser.ir.space import Space
 from fuser.passes.base import Limits, dependencies
-from fuser.passes.partition import Partitioner
+from fuser.passes.decide import decide
 from fuser.passes.pipeline import plan_graph
 
 Rename = Callable[[str], str]
@@ -84,8 +84,8 @@ def partitioned(
     device = device_spec(target)
     if launch_us is not None:
         device = replace(device, launch_us=launch_us)
-    regions, order, verdicts = Partitioner(graph, device, limits).run()
-    return FusionPlan(graph, target, regions, order, verdicts)
+    decided = decide(graph, device, limits)
+    return FusionPlan(graph, target, decided.regions, decided.order, decided.verdicts)
 
 
 # Looking into plans -----------------------------------------------------------------------------

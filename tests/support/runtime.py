@@ -23,7 +23,7 @@ from fuser.ir.dtype import DType
 from fuser.ir.graph import Graph
 from fuser.ir.kernel import Configuration, GridAxis, KernelArgument, KernelSpec, RegionKernels
 from fuser.ir.plan import FusionPlan
-from fuser.ir.region import Region, RegionKind, Strategy
+from fuser.ir.region import Region, RegionKind, Schedule, Strategy
 from fuser.ir.space import Space
 from fuser.runtime.interpreter import is_interpreting
 from support.graphs import traced
@@ -154,7 +154,7 @@ def planned(
             Region(
                 name=f"region_{number}",
                 kind=RegionKind.POINTWISE,
-                strategy=Strategy.FLAT,
+                schedule=Schedule(Strategy.FLAT),
                 ops=tuple(ops),
                 inputs=tuple(dict.fromkeys(a.name for a in given if not a.is_output)),
                 outputs=tuple(dict.fromkeys(a.name for a in given if a.is_output)),

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import fuser
-from fuser.cli import main
+from fuser.cli import COMMANDS, main
 from fuser.device import DEVICES
+from fuser.dump.to_text import to_text
 from fuser.errors import CaptureError, FusionMismatch
 from fuser.report import Plan
 from support.plans import kernels, small_plan
@@ -206,7 +207,8 @@ def test_plan_prints_the_text_and_nothing_of_the_program(
 ) -> None:
     code, out, err = run("plan", program)
     assert code == 0
-    assert out == f"{api.result}\n"
+    plan = api.result
+    assert out == to_text(plan.fusion, plan.kernels, peaks=plan.peaks) + "\n"
     assert err == "the model speaks while it is traced\n"
     (args, kwargs) = api.calls[0]
     assert [tuple(x.shape) for x in args] == [(4, 8), (8,)]
@@ -308,7 +310,7 @@ def start(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("command", ["", "plan", "diff", "source", "verify", "env"])
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_teaches_and_imports_nothing_heavy(command: str) -> None:
     words = [word for word in (command, "--help") if word]
     code = (
@@ -320,10 +322,12 @@ def test_help_teaches_and_imports_nothing_heavy(command: str) -> None:
     done = start("-c", code)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: fuserc")
-    if command in ("plan", "source", "verify"):
+    if command in ("plan", "explain", "source", "verify"):
         assert "def make(device):" in done.stdout
         assert f"fuserc {command} model.py" in done.stdout
-    if command == "plan":
+    if command in ("", "plan"):
+        assert "fuserc explain model.py" in done.stdout
+    if command in ("plan", "explain"):
         assert all(target in done.stdout for target in DEVICES)
     assert max(map(len, done.stdout.splitlines())) <= 100
 

@@ -16,6 +16,7 @@ import pytest
 
 import fuser
 from fuser.cli import main
+from fuser.device import DEVICES
 from fuser.ir.kernel import Resources
 from fuser.report import Plan
 from support.plans import kernels, small_plan
@@ -96,10 +97,12 @@ def test_plan_shows_what_the_kernels_compile_to(
     words = ["plan", program, "--target", "sm_90", "--resources"]
     code, out, err = run(*words)
     assert (code, err, api) == (0, "", ["sm_90"])
+    needs = small_plan().regions[0].cost.needs
+    assert f"registers {needs.registers} predicted, 40 compiled, 2 spilled; shared memory " in out
     assert "       compiled shift: 40 registers, 2 spilled, 512 B shared memory\n" in out
     compiled = json.loads(run(*words, "--format", "json")[1])["regions"][0]["compiled"]
     assert (compiled["registers"], compiled["spills"], compiled["shared_bytes"]) == (40, 2, 512)
-    assert "40 registers" in run(*words, "--format", "dot")[1]
+    assert "predicted, 40 compiled, 2 spilled" in run(*words, "--format", "dot")[1]
 
 
 def test_a_terminal_shows_how_far_compiling_is(
@@ -118,10 +121,11 @@ def test_a_terminal_shows_how_far_compiling_is(
 def test_resources_for_the_machine_without_a_gpu_are_refused_at_once(
     program: Path, run: Run, api: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fuser.cli.present_target", lambda: "cpu")
+    monkeypatch.setattr("fuser.commands.plan.present_target", lambda: "cpu")
     code, _, err = run("plan", program, "--resources")
     assert code == 2
-    assert "Add --target with one of sm_80, sm_89, sm_90, sm_100, gfx942; fix: " in one_line(err)
+    others = ", ".join(name for name in DEVICES if name != "cpu")
+    assert f"Add --target with one of {others}; fix: see `fuserc plan --help`" in one_line(err)
     assert api == []
 
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 import pytest
 import sympy
 
-from fuser.codegen.axes import AxisText, KernelAxis, SizeArguments, merge_axes, order_axes
+from fuser.codegen.axes import AxisText, KernelAxis, SizeArguments, merge_axes
 from fuser.ir.dim import Dim, evaluate, product
 from fuser.ir.space import Affine, LoopAxis
+from fuser.passes.access import order_axes
 
 S, T = sympy.symbols("s t", positive=True, integer=True)
 A, B, C = LoopAxis("a", 4), LoopAxis("b", 6), LoopAxis("c", 5)

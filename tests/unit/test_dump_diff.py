@@ -9,8 +9,8 @@ import pytest
 
 from fuser.dump.diff import Change, EdgeChange, PlanDiff, diff
 from fuser.dump.diff_text import NO_DIFFERENCE, SHOWN, diff_text
-from fuser.dump.record import EdgeRecord, OpRecord, PlanRecord, RegionRecord, record_of
-from fuser.dump.to_text import WIDTH
+from fuser.dump.record import EdgeRecord, OpRecord, PlanRecord, RegionRecord, Tile, record_of
+from fuser.dump.words import WIDTH, byte_text, time_text
 from fuser.ir.kernel import Resources
 from support.plans import kernels, small_plan
 
@@ -55,7 +55,7 @@ def test_equal_plans_do_not_differ(plan: PlanRecord) -> None:
     assert diff_text(diff(plan, plan)) == NO_DIFFERENCE
 
 
-def test_names_of_regions_and_kernels_lines_and_times_of_passes_do_not_count(
+def test_names_of_regions_and_kernels_lines_times_of_passes_and_gains_do_not_count(
     plan: PlanRecord,
 ) -> None:
     ops = tuple(replace(op, source="other.py:99") for op in plan.regions[0].ops)
@@ -64,6 +64,7 @@ def test_names_of_regions_and_kernels_lines_and_times_of_passes_do_not_count(
         later,
         order=("region_7", *plan.order[1:]),
         passes=tuple(replace(item, ms=item.ms + 5) for item in plan.passes),
+        edges=tuple(replace(edge, gain_us=edge.gain_us + 5) for edge in plan.edges),
     )
     assert diff(plan, later).is_empty
 
@@ -81,6 +82,40 @@ def test_a_region_is_recognised_by_its_ops_and_its_changes_are_listed(plan: Plan
         Change("bytes", plan.regions[1].bytes, 1 << 20),
         Change("time_us", plan.regions[1].predicted.time_us, 5.5),
     )
+
+
+def test_what_a_kernel_needs_how_it_is_tiled_and_why_is_compared(plan: PlanRecord) -> None:
+    before = replace(
+        plan.regions[1].predicted,
+        registers=40, shared_bytes=512, blocks_per_processor=6, occupancy=0.75,
+    )  # fmt: skip
+    after = replace(before, registers=64, blocks_per_processor=4, occupancy=0.5)
+    plan = with_region(
+        plan, 1, predicted=before, tiles=(Tile({"XBLOCK": 2, "RBLOCK": 1024}, 8),), notes=()
+    )
+    later = with_region(
+        plan, 1, predicted=after, tiles=(Tile({"XBLOCK": 1, "RBLOCK": 1024}, 8),),
+        notes=("the first tile spilled",),
+    )  # fmt: skip
+    difference = diff(plan, later)
+    (change,) = difference.regions
+    assert [item.field for item in change.changes] == ["tile", "registers", "occupancy", "notes"]
+    tiles = ("XBLOCK=2 RBLOCK=1024, 8 warps", "XBLOCK=1 RBLOCK=1024, 8 warps")
+    assert diff_text(difference).splitlines()[2:] == [
+        f"      tile                   {' -> '.join(tiles)}",
+        "      registers              40 -> 64  (+60.0%)",
+        "      occupancy              75% -> 50%",
+        "      notes                  none -> the first tile spilled",
+    ]
+
+
+def test_bytes_by_size_are_compared_where_they_depend_on_a_size(plan: PlanRecord) -> None:
+    numbers = with_region(plan, 0, bytes_by_size=str(plan.regions[0].bytes + 1))
+    assert diff(plan, numbers).is_empty
+    earlier, later = (with_region(plan, 0, bytes_by_size=f"{k}*s0") for k in (2, 3))
+    (change,) = diff(earlier, later).regions
+    assert change.changes == (Change("bytes_by_size", "2*s0", "3*s0"),)
+    assert "bytes_by_size          2*s0 -> 3*s0" in diff_text(diff(earlier, later))
 
 
 def test_a_region_that_is_cut_keeps_its_larger_part(plan: PlanRecord) -> None:
@@ -113,7 +148,7 @@ def test_equal_ops_match_even_where_another_region_shares_more(plan: PlanRecord)
 def test_edges_that_are_decided_otherwise(plan: PlanRecord) -> None:
     first, second, *others = plan.edges
     turned = replace(first, fused=True, code="fused", reason="fused: the value stays in registers")
-    new = EdgeRecord("amax", "mul", False, "cycle", "a cycle")
+    new = EdgeRecord("amax", "mul", False, "cycle", "a cycle", 0.0)
     difference = diff(plan, replace(plan, edges=(turned, *others, new)))
     assert difference.edges == (
         EdgeChange("mul", "mm", first, turned),
@@ -143,7 +178,8 @@ def test_calls_types_targets_and_totals(plan: PlanRecord) -> None:
     text = diff_text(difference)
     assert "  target                 sm_90 -> sm_80\n" in text
     assert "  kernels                2 -> 4  (+100.0%)\n" in text
-    assert "  bytes                  2.62 MB -> 5.25 MB  (+100.0%)\n" in text
+    once, twice = byte_text(plan.totals.bytes), byte_text(2 * plan.totals.bytes)
+    assert f"  bytes                  {once} -> {twice}  (+100.0%)\n" in text
     assert "  peak_bytes             none -> 10 B\n" in text
     assert "  ~ mm\n      - aten.mm.default, because: no generated form\n" in text
     assert "      + aten.mm.default, because: too small\n" in text
@@ -181,7 +217,9 @@ def test_the_text_fits_a_terminal_and_counts_what_it_leaves_out(plan: PlanRecord
     assert "more (" not in everything
     assert "..." not in everything
     assert max(map(len, everything.splitlines())) <= WIDTH
-    assert "  + region_0: pointwise, flat, 1.05 MB, 2.7 us: other" in everything
+    region = after.regions[0]
+    cost = f"{byte_text(region.bytes)}, {time_text(region.predicted.time_us)}"
+    assert f"  + region_0: pointwise, flat, {cost}: other" in everything
 
 
 def test_a_long_change_gets_a_line_for_each_side(plan: PlanRecord) -> None:

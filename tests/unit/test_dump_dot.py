@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from fuser.dump.to_dot import KIND_COLOURS, LOADED, OPAQUE, REFUSED, to_dot
+from fuser.dump.looks import FILL, LINE
+from fuser.dump.to_dot import LOADED, OPAQUE, REFUSED, to_dot
+from fuser.dump.words import byte_text, needs_text, tiles_text, time_text
 from fuser.ir.kernel import Resources
-from fuser.ir.region import RegionKind
+from fuser.ir.region import Region
 from fuser.passes.pipeline import plan_graph
 from support.plans import Sketch, kernels, small_plan, tensor, transposed
 
@@ -98,34 +100,58 @@ class Parser:
                 return found
 
 
-def test_regions_are_boxes_in_the_colour_of_their_kind() -> None:
-    drawing = Parser(to_dot(small_plan())).parse()
+def title(region: Region, *needs: str) -> str:
+    """The label of a region's box with these needs in it."""
+    cost, tile = region.cost, tiles_text([c[0] for c in region.schedule.candidates])
+    lines = [
+        f"{region.name}: {region.kind.value}, {region.strategy.value}",
+        f"{byte_text(cost.bytes)}, {time_text(cost.time_us)}, bound by {cost.bound}",
+        *needs,
+        f"tile {tile}",
+    ]
+    return r"\n".join(lines)
+
+
+@pytest.mark.parametrize("bound", ["memory", "compute", "launch"])
+def test_regions_are_boxes_in_the_colour_of_what_bounds_them(bound: str) -> None:
+    plan = small_plan()
+    first, *others = plan.regions
+    first = replace(first, cost=replace(first.cost, bound=bound))
+    drawing = Parser(to_dot(replace(plan, regions=(first, *others)))).parse()
     assert drawing.boxes == {
         "cluster_region_0": ["mul"],
         "cluster_region_1": ["add", "tanh", "amax", "divide"],
     }
     assert drawing.titles["cluster_region_0"] == {
-        "label": "region_0: pointwise, flat",
+        "label": title(first, *needs_text(first.cost.needs)),
         "style": "filled",
-        "fillcolor": KIND_COLOURS["pointwise"],
+        "fillcolor": FILL[bound],
+        "color": LINE[bound],
     }
-    assert drawing.titles["cluster_region_1"]["fillcolor"] == KIND_COLOURS["reduction"]
-    assert len(set(KIND_COLOURS.values())) == len(KIND_COLOURS)
 
 
 def test_boxes_say_what_their_kernels_compiled_to() -> None:
+    plan = small_plan()
     generated = (kernels("region_0", "scale"), kernels("region_1", "partial", "combine"))
     resources = {"partial": Resources(64, 2, 0), "combine": Resources(32, 0, 2048)}
-    titles = Parser(to_dot(small_plan(), generated, resources)).parse().titles
-    assert titles["cluster_region_0"]["label"] == "region_0: pointwise, flat"
-    assert titles["cluster_region_1"]["label"] == (
-        r"region_1: reduction, row_in_registers\n64 registers, 2 spilled, 2048 B shared memory"
-    )
+    titles = Parser(to_dot(plan, generated, resources)).parse().titles
+    first, second = plan.regions
+    assert titles["cluster_region_0"]["label"] == title(first, *needs_text(first.cost.needs))
+    needs = needs_text(second.cost.needs, Resources(64, 2, 2048))
+    assert needs[0] == f"registers {second.cost.needs.registers} predicted, 64 compiled, 2 spilled"
+    assert titles["cluster_region_1"]["label"] == title(second, *needs)
 
 
-@pytest.mark.parametrize("kind", RegionKind)
-def test_every_kind_of_region_has_its_colour(kind: RegionKind) -> None:
-    assert kind.value in KIND_COLOURS
+def test_boxes_for_the_interpreter_have_no_registers_and_notes_are_broken() -> None:
+    plan = replace(small_plan(), target="cpu")
+    first, *others = plan.regions
+    noted = replace(first, notes=("a smaller tile, because " * 4,))
+    drawing = Parser(to_dot(replace(plan, regions=(noted, *others)))).parse()
+    label = drawing.titles["cluster_region_0"]["label"]
+    head, *notes = label.split(r"\nnote: ")
+    assert head == title(first)
+    assert len(notes) == 1
+    assert max(map(len, notes[0].split(r"\n"))) <= 56
 
 
 def test_opaque_calls_are_grey_and_say_why() -> None:

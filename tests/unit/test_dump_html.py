@@ -22,12 +22,14 @@ from fuser.dump.layered import arrange
 from fuser.dump.looks import FILL, LINE, clipped, escaped
 from fuser.dump.page import PlanPage
 from fuser.dump.record import Peaks
-from fuser.dump.roofline_figure import roofline_figure
+from fuser.dump.roofline_figure import TENSOR_ROOF, VECTOR_ROOF, roofline_figure
 from fuser.dump.steps import FlowKind, flows_of, steps_of
 from fuser.dump.to_html import MissingPackage, to_html
+from fuser.dump.words import byte_text, time_text
 from fuser.ir.graph import Graph, Source
 from fuser.ir.kernel import RegionKernels, Resources
 from fuser.ir.plan import FusionPlan
+from fuser.ir.region import Cost, Needs
 from fuser.passes.pipeline import plan_graph
 from fuser.templates import FOLDER, environment, render
 from support.plans import Sketch, kernels, small_plan, tensor
@@ -134,9 +136,12 @@ def test_every_edge_is_drawn_once_and_says_what_was_decided() -> None:
 
 
 def test_ops_lines_costs_inputs_and_outputs_are_shown() -> None:
-    text = page_of(small_plan()).text
-    shown = ("tanh", "bf16[256, 1024]", "y = tanh(x)", "model.py:13", "layers.0", "1.57 MB")
-    for words in (*shown, "3.67 MB", "given to the graph", "result of the graph", "2.9 us"):
+    plan = small_plan()
+    text = page_of(plan).text
+    cost = plan.regions[1].cost
+    shown = ("tanh", "bf16[256, 1024]", "y = tanh(x)", "model.py:13", "layers.0")
+    costs = (byte_text(cost.bytes), byte_text(cost.unfused_bytes), time_text(cost.time_us))
+    for words in (*shown, *costs, "given to the graph", "result of the graph"):
         assert words in text
     assert "/home/someone" not in text
 
@@ -149,10 +154,52 @@ def test_kernels_and_what_they_compiled_to_are_shown() -> None:
     assert "40 registers" in page.text
 
 
+def facts(page: Page, step: int) -> dict[str, str]:
+    """Label to value of the facts of a step."""
+    article = page.html.split(f'<article id="step-{step}"')[1].split("</article>")[0]
+    found = re.findall(r"<div><dt>(.*?)</dt><dd>(.*?)</dd></div>", article, re.DOTALL)
+    return dict(found)
+
+
+def test_a_region_shows_what_it_needs_how_it_is_tiled_and_what_was_changed() -> None:
+    plan = small_plan()
+    first, second = plan.regions
+    cost = Cost(
+        bytes=2000, unfused_bytes=9000, cached_bytes=5000, flops=1000, special=4000,
+        needs=Needs(38, 32, 12, 0.75), time_us=3.0, unfused_us=12.0,
+    )  # fmt: skip
+    plan = dataclasses.replace(
+        plan, regions=(first, dataclasses.replace(second, cost=cost, notes=("split <here>",)))
+    )
+    shown = facts(page_of(plan), 2)
+    assert shown["registers"] == "38 predicted"
+    assert shown["shared memory"] == "32 B predicted"
+    assert shown["occupancy"] == "75% predicted, 12 blocks a processor"
+    assert (shown["served by L2"], shown["special functions"]) == ("5.00 kB", "4 k")
+    assert "RBLOCK=" in shown["tile"]
+    assert shown["note"] == "split &lt;here&gt;"
+    specs = (kernels("region_1", "ratio"),)
+    shown = facts(page_of(plan, specs, resources={"ratio": Resources(40, 2, 64)}), 2)
+    assert shown["registers"] == "38 predicted, 40 compiled, 2 spilled"
+    assert shown["shared memory"] == "32 B predicted, 64 B compiled"
+    assert "registers 38 predicted" in all_text(page_of(plan).figures["graph"])
+    assert "registers" not in facts(page_of(dataclasses.replace(plan, target="cpu")), 2)
+
+
+def test_a_region_of_sizes_known_at_the_call_has_its_bytes_as_an_expression() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", sketch.symbol("s0", 8), 16)
+    plan = plan_graph(sketch.graph(sketch.pointwise("exp", x)), "sm_90")
+    assert facts(page_of(plan), 0)["bytes by size"] == "128*s0"
+    assert "bytes by size" not in facts(page_of(small_plan()), 0)
+
+
 def test_the_title_has_the_model_the_target_and_the_totals() -> None:
-    page = page_of(small_plan(), peaks=Peaks(3_000_000, 5_000_000), model="TinyModel")
+    plan = small_plan()
+    page = page_of(plan, peaks=Peaks(3_000_000, 5_000_000), model="TinyModel")
     title = page.text.split("Graph")[0]
-    for words in ("TinyModel", "sm_90", "NVIDIA H200", "2.62 MB", "4.72 MB", "5.00 MB eager"):
+    moved = byte_text(sum(region.cost.bytes for region in plan.regions))
+    for words in ("TinyModel", "sm_90", "NVIDIA H200", moved, "5.00 MB eager"):
         assert words in " ".join(title.split())
 
 
@@ -246,14 +293,61 @@ def test_regions_have_the_colour_of_what_bounds_them() -> None:
     assert [shape["fillcolor"] for shape in shapes] == [FILL[step.bound] for step in steps]
 
 
-def test_the_roof_is_the_device_s() -> None:
-    device = device_spec("sm_90")
+def points(figure: dict[str, Any]) -> dict[int, tuple[float, float]]:
+    """Step number to its point in a roofline."""
+    return {
+        number: (x, y)
+        for trace in figure["data"]
+        if "customdata" in trace
+        for number, x, y in zip(trace["customdata"], trace["x"], trace["y"], strict=True)
+    }
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_the_roofs_are_the_device_s(target: str) -> None:
+    device = device_spec(target)
     figure = roofline_figure(steps_of(small_plan()), device)
-    roof = figure["data"][0]
-    assert max(roof["y"]) == device.vector_rate
-    assert roof["y"][0] == pytest.approx(roof["x"][0] * device.copy_rate)
-    points = [number for trace in figure["data"][2:] for number in trace["customdata"]]
-    assert sorted(points) == [0, 2]
+    roofs = {trace["name"]: trace for trace in figure["data"]}
+    for name, rate in ((VECTOR_ROOF, device.vector_rate), (TENSOR_ROOF, device.tensor_rate)):
+        roof = roofs[name]
+        assert roof["y"] == pytest.approx(
+            [min(x * device.copy_rate, rate) for x in roof["x"]], rel=1e-9
+        )
+        assert roof["y"][-2:] == pytest.approx([rate, rate])
+        assert roof["x"] == sorted(roof["x"])
+    # The roof of the tensor cores goes on where that of the vector units leaves the slope.
+    assert roofs[TENSOR_ROOF]["x"][0] == pytest.approx(roofs[VECTOR_ROOF]["x"][1])
+    low, high = figure["layout"]["yaxis"]["range"]
+    assert 10**low < min(roofs[VECTOR_ROOF]["y"])
+    assert 10**high > device.tensor_rate
+    assert sorted(points(figure)) == [0, 2]
+    assert len(figure["layout"]["annotations"]) == 3
+
+
+def test_a_device_without_tensor_cores_has_one_roof() -> None:
+    figure = roofline_figure(steps_of(small_plan()), device_spec("cpu"))
+    assert [trace["name"] for trace in figure["data"]].count(TENSOR_ROOF) == 0
+    assert len(figure["layout"]["annotations"]) == 2
+
+
+def test_every_region_of_a_page_has_its_point() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", 64, 64)
+    for k in range(5):
+        x = sketch.pointwise("exp", x)
+        x = sketch.call("aten.sort.default", x, results=[tensor(64, 64)], name=f"sort_{k}")[0]
+    plan = plan_graph(sketch.graph(x), "sm_90")
+    bounds = ("memory", "compute", "launch", "launch", "memory")
+    plan = dataclasses.replace(
+        plan,
+        regions=tuple(
+            dataclasses.replace(region, cost=dataclasses.replace(region.cost, bound=bound))
+            for region, bound in zip(plan.regions, bounds, strict=True)
+        ),
+    )
+    steps = steps_of(plan)
+    figure = roofline_figure(steps, device_spec("sm_90"))
+    assert sorted(points(figure)) == [step.number for step in steps if step.region is not None]
 
 
 def test_a_region_without_arithmetic_has_its_point_too() -> None:
@@ -261,9 +355,9 @@ def test_a_region_without_arithmetic_has_its_point_too() -> None:
     x = sketch.input("x", 64, 64)
     plan = plan_graph(sketch.graph(sketch.pointwise("copy", x)), "sm_90")
     figure = roofline_figure(steps_of(plan), device_spec("sm_90"))
-    shown = [xy for trace in figure["data"][2:] for xy in zip(trace["x"], trace["y"], strict=True)]
-    assert len(shown) == len(plan.regions) == 1
-    assert all(x > 0 and y > 0 for x, y in shown)
+    ((x_at, y_at),) = points(figure).values()
+    assert x_at > 0
+    assert y_at > 0
 
 
 def test_a_plan_without_ops_is_a_page() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from fuser.dump.to_json import to_dict, to_json
+from fuser.ir.kernel import Configuration
+from fuser.ir.region import Cost, Needs, Schedule, Strategy
 from fuser.passes.pipeline import plan_graph
 from support.plans import Sketch, kernels, small_graph, small_plan, tensor
 
@@ -20,17 +23,21 @@ def test_the_fields_are_those_documented_in_a_fixed_order() -> None:
         "schema", "target", "phase", "graph", "totals", "symbols", "order", "regions", "opaque",
         "edges", "values", "passes",
     ]  # fmt: skip
-    assert fields["schema"] == 1
+    assert fields["schema"] == 2
     assert (fields["target"], fields["phase"], fields["graph"]) == ("sm_90", "inference", "small")
     region = fields["regions"][0]
     assert list(region) == [
-        "name", "kind", "strategy", "axes", "ops", "recomputed", "inputs", "outputs", "bytes",
-        "unfused_bytes", "flops", "predicted", "kernels",
+        "name", "kind", "strategy", "axes", "tiles", "ops", "recomputed", "inputs", "outputs",
+        "bytes", "unfused_bytes", "cached_bytes", "bytes_by_size", "flops", "special", "predicted",
+        "notes", "kernels",
     ]  # fmt: skip
     assert list(fields["totals"]) == [
         "ops", "kernels", "opaque_calls", "bytes", "unfused_bytes", "predicted_us", "unfused_us",
     ]  # fmt: skip
-    assert list(region["predicted"]) == ["time_us", "unfused_us", "bound"]
+    assert list(region["predicted"]) == [
+        "registers", "shared_bytes", "blocks_per_processor", "occupancy", "time_us", "unfused_us",
+        "bound",
+    ]  # fmt: skip
     assert region["ops"] == [
         {"name": "mul", "op": "mul", "source": "model.py:10 y = mul(x)", "module": "layers.0"}
     ]
@@ -49,8 +56,37 @@ def test_the_fields_are_those_documented_in_a_fixed_order() -> None:
         "fused": False,
         "code": "opaque_reader",
         "reason": "the reader runs as its original call (no generated form)",
+        "gain_us": 0.0,
     }
     assert list(fields["passes"][0]) == ["name", "ms", "before", "after"]
+
+
+def test_a_region_has_its_needs_its_tile_and_its_notes() -> None:
+    plan = small_plan()
+    first, second = plan.regions
+    cost = Cost(
+        bytes=10, unfused_bytes=40, bytes_by_size=10, cached_bytes=30, flops=50, special=60,
+        needs=Needs(38, 32, 12, 0.75), time_us=3.25, unfused_us=9.5, bound="memory",
+    )  # fmt: skip
+    candidates = (
+        (Configuration((("XBLOCK", 4), ("RBLOCK", 64)), 8), Configuration((("XBLOCK", 2),), 8)),
+        (Configuration((("XBLOCK", 1),), 2),),
+    )
+    second = replace(
+        second, cost=cost, schedule=Schedule(Strategy.SPLIT, candidates, 4), notes=("split here",)
+    )
+    region = to_dict(replace(plan, regions=(first, second)))["regions"][1]
+    assert region["predicted"] == {
+        "registers": 38, "shared_bytes": 32, "blocks_per_processor": 12, "occupancy": 0.75,
+        "time_us": 3.25, "unfused_us": 9.5, "bound": "memory",
+    }  # fmt: skip
+    assert region["tiles"] == [
+        {"blocks": {"XBLOCK": 4, "RBLOCK": 64}, "warps": 8},
+        {"blocks": {"XBLOCK": 1}, "warps": 2},
+    ]
+    assert region["notes"] == ["split here"]
+    assert (region["bytes"], region["cached_bytes"], region["bytes_by_size"]) == (10, 30, "10")
+    assert (region["flops"], region["special"]) == (50, 60)
 
 
 def test_every_op_is_in_one_region_or_in_opaque() -> None:
@@ -98,6 +134,7 @@ def test_symbolic_sizes_are_texts_and_counts_use_the_hints() -> None:
     }
     assert fields["regions"][0]["axes"][0] == {"name": "d0", "size": "s0", "reduced": False}
     assert fields["regions"][0]["bytes"] == 2 * 8 * 16 * 4
+    assert fields["regions"][0]["bytes_by_size"] == "128*s0"
     assert json.loads(json.dumps(fields)) == fields
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fuser.dump.to_text import to_text
+from fuser.dump.words import byte_text
 from fuser.errors import InvalidArgument, InvalidPlan, KernelCompilationError
 from fuser.ir.kernel import KernelSpec, Resources
 from fuser.passes.analysis import eager_peak_bytes, peak_bytes
@@ -27,7 +28,7 @@ def plan() -> Plan:
 
 
 def test_its_text_is_the_plan_and_its_representation_is_short(plan: Plan) -> None:
-    assert str(plan) == to_text(plan.fusion, KERNELS)
+    assert set(to_text(plan.fusion, KERNELS).splitlines()) <= set(str(plan).splitlines())
     assert repr(plan) == "<fuser plan for sm_90: 6 ops in 2 kernels + 1 opaque call>"
 
 
@@ -108,9 +109,11 @@ def test_its_kernels_are_compiled_for_its_target(
     assert done == ["scale", "ratio"]
     assert plan.resources == {}
     assert compiled.resources == {"scale": Resources(24, 0, 0), "ratio": Resources(48, 3, 256)}
-    assert "compiled: 48 registers, 3 spilled, 256 B shared memory" in str(compiled)
+    needs = compiled.regions[1].cost.needs
+    assert f"registers {needs.registers} predicted, 48 compiled, 3 spilled" in str(compiled)
+    assert f"shared memory {byte_text(needs.shared_bytes)} predicted, 256 B compiled" in str(compiled)
     assert json.loads(compiled.to_json())["regions"][1]["compiled"]["spills"] == 3
-    assert "48 registers, 3 spilled" in compiled.to_dot()
+    assert "predicted, 48 compiled, 3 spilled" in compiled.to_dot()
     assert Plan.from_json(compiled.to_json()) == compiled.record != plan.record
 
 

@@ -23,6 +23,7 @@ from fuser.dump.record import (
     PlanRecord,
     Predicted,
     RegionRecord,
+    Tile,
     Totals,
     ValueRecord,
     record_of,
@@ -50,7 +51,8 @@ def full_record() -> PlanRecord:
 # There and back ---------------------------------------------------------------------------------
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
-predicted = st.builds(Predicted, time_us=finite, unfused_us=finite)
+predicted = st.builds(Predicted, occupancy=finite, time_us=finite, unfused_us=finite)
+tiles = st.builds(Tile, blocks=st.dictionaries(st.text(max_size=3), st.integers(), max_size=2))
 
 
 def few(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
@@ -61,9 +63,9 @@ records = st.builds(
     PlanRecord,
     schema=st.just(SCHEMA),
     totals=st.builds(Totals, predicted_us=finite, unfused_us=finite),
-    regions=few(st.builds(RegionRecord, predicted=predicted)),
+    regions=few(st.builds(RegionRecord, predicted=predicted, tiles=few(tiles))),
     opaque=few(st.builds(OpaqueRecord)),
-    edges=few(st.builds(EdgeRecord)),
+    edges=few(st.builds(EdgeRecord, gain_us=finite)),
     values=st.dictionaries(st.text(max_size=3), st.builds(ValueRecord), max_size=2),
     passes=few(st.builds(PassTime, ms=finite)),
 )
@@ -96,6 +98,25 @@ def test_equal_plans_are_equal_whatever_the_time_that_they_took() -> None:
     slower = replace(first, passes=tuple(replace(item, ms=1e9) for item in first.passes))
     assert first == second == slower
     assert first != record_of(small_plan("sm_80"))
+
+
+def test_the_gain_of_an_edge_is_kept_and_not_compared() -> None:
+    plan = small_plan()
+    gained = replace(
+        plan, verdicts=tuple(replace(verdict, gain_us=1.5) for verdict in plan.verdicts)
+    )
+    record = record_of(gained)
+    assert record == record_of(plan)
+    assert {edge.gain_us for edge in loads(dumps(record)).edges} == {1.5}
+    assert dumps(loads(dumps(record))) == dumps(record)
+
+
+def test_what_the_compiler_s_answer_changed_makes_another_plan() -> None:
+    plan = small_plan()
+    first, second = plan.regions
+    noted = record_of(replace(plan, regions=(first, replace(second, notes=("split",)))))
+    assert noted != record_of(plan)
+    assert loads(dumps(noted)) == noted
 
 
 def test_records_do_not_change() -> None:
@@ -150,6 +171,12 @@ Damage = Callable[[dict[str, Any]], object]
         (lambda d: d["regions"][1].update(bytes="many"), r"regions\[1\]\.bytes: 'many' .* int is"),
         (lambda d: d["regions"][1].update(bytes=True), r"regions\[1\]\.bytes: True stands"),
         (lambda d: d["totals"].update(peak_bytes=1.5), r"totals\.peak_bytes: 1\.5 stands"),
+        (
+            lambda d: d["regions"][0]["tiles"][0].pop("warps"),
+            r"tiles\[0\]: there is no field 'warps'",
+        ),
+        (lambda d: d["regions"][0]["predicted"].pop("occupancy"), "no field 'occupancy'"),
+        (lambda d: d["edges"][0].pop("gain_us"), r"edges\[0\]: there is no field 'gain_us'"),
         (lambda d: d["edges"][0].update(fused=1), r"edges\[0\]\.fused: 1 stands where bool"),
         (lambda d: d["values"]["x"]["shape"].append(None), r"values\.x\.shape\[2\]: None .*int or"),
         (lambda d: d.update(order="region_0"), "order: 'region_0' stands where a list"),

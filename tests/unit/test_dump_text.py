@@ -4,22 +4,55 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
-from fuser.dump.to_text import WIDTH, byte_text, edge_line, time_text, to_text, write_text
+import fuser
+from fuser.dump.record import Peaks
+from fuser.dump.to_text import edge_line, to_text, write_text
+from fuser.dump.words import WIDTH, byte_text, needs_text, tiles_text, time_text
 from fuser.ir.graph import Effect
-from fuser.ir.kernel import Resources
+from fuser.ir.kernel import Configuration, Resources
+from fuser.ir.plan import FusionPlan
+from fuser.ir.region import Cost, Needs, Schedule, Strategy
 from fuser.passes.pipeline import plan_graph
 from support.plans import Sketch, kernels, small_plan, tensor, transposed
+
+COSTS: Mapping[str, tuple[Cost, Schedule]] = {
+    "region_0": (
+        Cost(
+            bytes=1_050_000, unfused_bytes=1_050_000, cached_bytes=1_050_000,
+            needs=Needs(18, 0, 16, 1.0), time_us=2.7, unfused_us=2.7, bound="launch",
+        ),
+        Schedule(Strategy.FLAT, ((Configuration((("XBLOCK", 512),)),),)),
+    ),
+    "region_1": (
+        Cost(
+            bytes=1_570_000, unfused_bytes=3_670_000, cached_bytes=6_000_000,
+            needs=Needs(38, 32, 12, 0.75), time_us=2.9, unfused_us=10.9, bound="memory",
+        ),
+        Schedule(
+            Strategy.ROW_IN_REGISTERS,
+            ((Configuration((("XBLOCK", 2), ("RBLOCK", 1024)), num_warps=8),),),
+        ),
+    ),
+}  # fmt: skip
+"""What no change of the cost model moves."""
 
 SMALL = """\
 plan of small for sm_90, inference
   6 ops in 2 kernels + 1 opaque call
   2.62 MB moved, 4.72 MB unfused;  5.6 us predicted, 13.6 us unfused  (opaque calls not counted)
+  peak memory 3.15 MB, 5.24 MB in eager
 
   1  region_0: pointwise, flat over d0=256 d1=1024
        1.05 MB (1.05 MB unfused), 2.7 us (2.7 us unfused), bound by launch
+       registers 18 predicted; shared memory 0 B predicted; occupancy 100% predicted;
+       tile XBLOCK=512, 4 warps
        from layers.0
        in   %x bf16[256, 1024]
        %mul  mul  bf16[256, 1024]  model.py:10 y = mul(x)
@@ -31,7 +64,9 @@ plan of small for sm_90, inference
        out  %mm  bf16[256, 1024]  model.py:11 y = aten.mm.default(x)
 
   3  region_1: reduction, row_in_registers over d0=256, reducing d1=1024
-       1.57 MB (3.67 MB unfused), 2.9 us (10.9 us unfused), bound by launch
+       1.57 MB (3.67 MB unfused), 2.9 us (10.9 us unfused), bound by memory, 6.00 MB served by L2
+       registers 38 predicted; shared memory 32 B predicted; occupancy 75% predicted;
+       tile XBLOCK=2 RBLOCK=1024, 8 warps
        from layers.0
        in   %mm bf16[256, 1024], %bias bf16[1024]
        %add     add     bf16[256, 1024]  model.py:12 y = add(x)
@@ -48,6 +83,24 @@ plan of small for sm_90, inference
      1  refused: the reader runs as its original call
           mul -> mm  (no generated form)"""
 
+PEAKS = Peaks(planned=3_150_000, eager=5_240_000)
+
+
+def fixed_plan() -> FusionPlan:
+    """The small plan with costs and schedules written by hand."""
+    plan = small_plan()
+    regions = []
+    for region in plan.regions:
+        cost, schedule = COSTS[region.name]
+        regions.append(replace(region, cost=cost, schedule=schedule))
+    return replace(plan, regions=tuple(regions))
+
+
+def with_notes(plan: FusionPlan, *notes: str) -> FusionPlan:
+    """The plan with notes at its last region."""
+    *others, last = plan.regions
+    return replace(plan, regions=(*others, replace(last, notes=notes)))
+
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
@@ -55,12 +108,13 @@ class Terminal(io.StringIO):
 
 
 def test_the_whole_of_a_small_plan() -> None:
-    assert to_text(small_plan()) == SMALL
+    assert to_text(fixed_plan(), peaks=PEAKS) == SMALL
+    assert to_text(fixed_plan()) == SMALL.replace("  peak memory 3.15 MB, 5.24 MB in eager\n", "")
     assert to_text(small_plan()) == to_text(small_plan())
 
 
 def test_only_verbose_shows_times_of_passes() -> None:
-    text = to_text(small_plan(), verbose=True)
+    text = to_text(fixed_plan(), peaks=PEAKS, verbose=True)
     assert text.startswith(SMALL + "\n\npasses:\n  merge_equal_ops ")
     assert text.count(" ms") == 3
 
@@ -69,11 +123,24 @@ def test_a_file_gets_plain_text_and_a_terminal_colours(monkeypatch: pytest.Monke
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     plain, terminal = io.StringIO(), Terminal()
-    write_text(small_plan(), plain)
-    write_text(small_plan(), terminal)
+    write_text(fixed_plan(), plain, peaks=PEAKS)
+    write_text(fixed_plan(), terminal, peaks=PEAKS)
     assert plain.getvalue() == SMALL + "\n"
     assert "\x1b[1;32m  1  region_0" in terminal.getvalue()
     assert re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue()) == SMALL + "\n"
+
+
+def test_a_spilling_kernel_is_red_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal = Terminal()
+    resources = {"scale": Resources(24, 0, 0), "ratio": Resources(255, 8, 32)}
+    write_text(fixed_plan(), terminal, (kernels("region_0", "scale"), kernels("region_1", "ratio")),
+               resources)  # fmt: skip
+    assert (
+        "\x1b[1;31m       registers 38 predicted, 255 compiled, 8 spilled;" in terminal.getvalue()
+    )
+    assert "\x1b[32m       registers 18 predicted, 24 compiled, 0 spilled;" in terminal.getvalue()
 
 
 def test_long_names_types_and_sources_stay_inside_the_width() -> None:
@@ -148,23 +215,95 @@ def test_kernels_are_named_once_they_are_generated() -> None:
     assert "6 ops in 3 kernels + 1 opaque call\n" in text
 
 
-def test_what_kernels_compiled_to_stands_beside_their_region() -> None:
+def test_what_kernels_compiled_to_stands_beside_what_was_predicted() -> None:
     generated = (kernels("region_0", "region_0"), kernels("region_1", "partial", "combine"))
     resources = {
         "region_0": Resources(24, 0, 0),
         "partial": Resources(255, 8, 1024),
         "combine": Resources(32, 0, 2048),
     }
-    text = to_text(small_plan(), generated, resources)
+    text = to_text(fixed_plan(), generated, resources)
     assert "\n  compiled: at most 255 registers, 8 spilled, 2.05 kB shared memory\n" in text
     assert (
-        "bound by launch\n       compiled: 24 registers, none spilled, 0 B shared memory\n"
+        "bound by launch\n"
+        "       registers 18 predicted, 24 compiled, 0 spilled; "
+        "shared memory 0 B predicted, 0 B compiled;\n"
+        "       occupancy 100% predicted; tile XBLOCK=512, 4 warps\n"
     ) in text
     assert (
-        "bound by launch\n"
+        "       registers 38 predicted, 255 compiled, 8 spilled;\n"
+        "       shared memory 32 B predicted, 2.05 kB compiled; occupancy 75% predicted;\n"
+        "       tile XBLOCK=2 RBLOCK=1024, 8 warps\n"
         "       compiled partial: 255 registers, 8 spilled, 1.02 kB shared memory\n"
         "       compiled combine: 32 registers, none spilled, 2.05 kB shared memory\n"
     ) in text
+
+
+def test_the_interpreter_has_tiles_and_no_registers() -> None:
+    text = to_text(replace(fixed_plan(), target="cpu"))
+    assert "bound by launch\n       tile XBLOCK=512, 4 warps\n" in text
+    assert "registers 18" not in text
+    assert "occupancy" not in text
+
+
+def test_each_kernel_of_a_region_has_its_tile() -> None:
+    tiles = [Configuration((("XBLOCK", 64), ("RBLOCK", 16)), 8), Configuration((("XBLOCK", 1),), 1)]
+    assert tiles_text(tiles) == "XBLOCK=64 RBLOCK=16, 8 warps, then XBLOCK=1, 1 warp"
+    assert needs_text(Needs()) == (
+        "registers 0 predicted", "shared memory 0 B predicted", "occupancy 100% predicted",
+    )  # fmt: skip
+
+
+def test_notes_are_listed_with_their_region_and_wrapped() -> None:
+    long = "a tile of half the size, because the first one spilled " * 3
+    text = to_text(with_notes(fixed_plan(), "split at add", long))
+    assert "8 warps\n       note: split at add\n       note: a tile of half" in text
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert " ".join(text.split()).count("because the first one spilled") == 3
+
+
+def test_bytes_are_an_expression_where_sizes_change_from_call_to_call() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", sketch.symbol("s0", 8), 16)
+    plan = plan_graph(sketch.graph(sketch.pointwise("exp", x)), "sm_90")
+    assert "\n       128*s0 bytes\n" in to_text(plan)
+
+
+class Block(nn.Module):
+    """Attention written out between two norms, and a gated feed-forward part."""
+
+    def __init__(self, dim: int = 48, heads: int = 3) -> None:
+        super().__init__()
+        self.heads = heads
+        self.first, self.second = nn.LayerNorm(dim), nn.RMSNorm(dim)
+        self.packed, self.joined = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(2 * dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, dim = x.shape
+        packed = self.packed(self.first(x)).view(batch, length, 3, self.heads, dim // self.heads)
+        query, key, value = packed.permute(2, 0, 3, 1, 4)
+        scores = (query @ key.transpose(-1, -2)) * (dim // self.heads) ** -0.5
+        causal = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
+        weights = scores.masked_fill(~causal, float("-inf")).softmax(-1)
+        x = x + self.joined((weights @ value).transpose(1, 2).reshape(batch, length, dim))
+        gate, signal = self.up(self.second(x)).chunk(2, -1)
+        return x + self.down(nn.functional.silu(gate) * signal)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_the_plan_of_a_transformer_block_fits_a_terminal(dynamic: bool) -> None:
+    plan = fuser.plan(Block(), torch.randn(2, 17, 48), target="sm_90", dynamic=dynamic)
+    assert len(plan.regions) > 2
+    largest = {name: Resources(255, 128, 232_448) for name in plan.sources()}
+    for resources in ({}, largest):
+        text = to_text(plan.fusion, plan.kernels, resources, plan.peaks, verbose=True)
+        assert [line for line in text.splitlines() if len(line) > WIDTH] == []
+    for region in plan.regions:
+        assert (
+            f"registers {region.cost.needs.registers} predicted, 255 compiled, 128 spilled" in text
+        )
+    assert "peak memory " in text
 
 
 def test_an_empty_plan_has_a_text() -> None:

@@ -15,7 +15,7 @@ from fuser.ir.graph import Graph
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Reason, RegionKind, Strategy, Verdict
 from fuser.passes.base import Limits
-from fuser.passes.partition import live_values
+from fuser.passes.live import live_values
 from fuser.passes.pipeline import plan_graph
 from support.graphs import (
     assert_plan_holds,
@@ -177,7 +177,8 @@ def test_a_reason_is_given(reason: Reason) -> None:
     [
         (Limits(ops=2), Reason.TOO_MANY_OPS, "3 > 2"),
         (Limits(arguments=4), Reason.TOO_MANY_ARGUMENTS, "5 > 4"),
-        (Limits(live_values=3), Reason.TOO_MANY_LIVE_VALUES, "> 3"),
+        (Limits(registers=20), Reason.TOO_MANY_REGISTERS, "> 20"),
+        (Limits(occupancy=1.01), Reason.LOW_OCCUPANCY, "< 1.01"),
     ],
 )
 def test_a_limit_is_a_reason(limits: Limits, reason: Reason, detail: str) -> None:

@@ -1,8 +1,9 @@
-"""Block sizes and warps to try first for each kind of kernel.
+"""Tiles and warps to try for each kind of kernel, the preferred one first.
 
 On a GPU a thread should hold enough bytes in flight and no more values than registers allow; in
 the interpreter each program costs about a millisecond, so blocks are as large as memory comfortably
-lets them be. Triton wants powers of two.
+lets them be. Triton wants powers of two. Each next candidate gives a thread fewer elements: it is
+what is left when the compiler spills registers on the one before.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ INTERPRETER_TILE = 1 << 17
 COLUMNS = 64
 """Rows of a column kernel's tile: neighbours in memory, 128 bytes of a half type."""
 
+MAX_WARPS = 32
+
+Candidates = tuple[Configuration, ...]
+
 
 def power_of_two(size: int) -> int:
     """The smallest power of two that is at least `size`."""
     return 1 << max(size - 1, 0).bit_length()
 
 
-def pointwise_configurations(size: int, live: int, device: DeviceSpec) -> tuple[Configuration, ...]:
+def pointwise_configurations(size: int, live: int, device: DeviceSpec) -> Candidates:
     """`size` is the number of elements, `live` the values a lane holds at once."""
     if device.backend == "cpu":
         return (Configuration((("XBLOCK", min(power_of_two(size), INTERPRETER_TILE)),)),)
@@ -30,12 +35,17 @@ def pointwise_configurations(size: int, live: int, device: DeviceSpec) -> tuple[
     lanes = 1024 if live <= 16 else 512
     while lanes > 128 and size < lanes * device.processors * 2:
         lanes //= 2
-    return (Configuration((("XBLOCK", lanes),), num_warps=4 if lanes >= 512 else 2),)
+    warps = 4 if lanes >= 512 else 2
+    least = warps * device.warp_size
+    found = [lanes]
+    while found[-1] > least:
+        found.append(found[-1] // 2)
+    return tuple(Configuration((("XBLOCK", block),), num_warps=warps) for block in found)
 
 
 def row_configurations(
     rows: int, row: int, is_column: bool, live: int, device: DeviceSpec
-) -> tuple[Configuration, ...]:
+) -> Candidates:
     """The whole row in one tile; several rows where a row is short or neighbours lie along x."""
     block = power_of_two(row)
     if device.backend == "cpu":
@@ -50,12 +60,20 @@ def row_configurations(
     several = max(least, min(power_of_two(rows), warps * device.warp_size * lane // block))
     while several > least and rows < several * device.processors * 2:
         several //= 2
-    return (Configuration((("XBLOCK", several), ("RBLOCK", block)), num_warps=warps),)
+    found = [(several, warps)]
+    while several * block > warps * device.warp_size and (several > 1 or warps < MAX_WARPS):
+        # First more warps, which leaves neighbours together, then fewer rows.
+        several, warps = (several, warps * 2) if warps < MAX_WARPS else (several // 2, warps)
+        found.append((several, warps))
+    return tuple(
+        Configuration((("XBLOCK", several), ("RBLOCK", block)), num_warps=warps)
+        for several, warps in found
+    )
 
 
 def looped_configurations(
     rows: int, row: int, is_column: bool, live: int, device: DeviceSpec
-) -> tuple[Configuration, ...]:
+) -> Candidates:
     """A block of the row at a time. A column kernel has its neighbours along x."""
     if device.backend == "cpu":
         block = min(power_of_two(row), INTERPRETER_TILE // 4)
@@ -64,13 +82,21 @@ def looped_configurations(
     if is_column:
         across = min(power_of_two(rows), COLUMNS)
         down = max(8, min(power_of_two(row), 4096 // across // (1 if live <= 8 else 2)))
-        return (Configuration((("XBLOCK", across), ("RBLOCK", down)), num_warps=8),)
-    block = min(power_of_two(row), 4096 if live <= 8 else 2048)
-    several = 1 if block >= 1024 else max(1, min(power_of_two(rows), 1024 // block))
-    return (Configuration((("XBLOCK", several), ("RBLOCK", block)), num_warps=8),)
+    else:
+        down = min(power_of_two(row), 4096 if live <= 8 else 2048)
+        across = 1 if down >= 1024 else max(1, min(power_of_two(rows), 1024 // down))
+    warps = 8
+    found = [(across, down)]
+    while across * down > warps * device.warp_size:
+        across, down = (across, down // 2) if down > 8 else (across // 2, down)
+        found.append((across, down))
+    return tuple(
+        Configuration((("XBLOCK", across), ("RBLOCK", down)), num_warps=warps)
+        for across, down in found
+    )
 
 
-def combine_configurations(rows: int, parts: int, device: DeviceSpec) -> tuple[Configuration, ...]:
+def combine_configurations(rows: int, parts: int, device: DeviceSpec) -> Candidates:
     """The second kernel of a split reduction: small, latency-bound."""
     block = power_of_two(parts)
     several = max(1, min(power_of_two(rows), 1024 // block))

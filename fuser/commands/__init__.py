@@ -1,0 +1,1 @@
+"""The commands of `fuserc`, one module each: its help, its options, and what it does."""

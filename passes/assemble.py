@@ -1,0 +1,147 @@
+"""Regions, running order and verdicts from what the planner settled on.
+
+In: a clustering, the partition that it came from, and what was taken apart afterwards. Out: the
+parts of a `FusionPlan`. Names and running order follow the program; the decisions do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fuser.ir.graph import Graph, Op
+from fuser.ir.region import Cost, Reason, Region, RegionKind, Verdict
+from fuser.passes.candidate import outside_values
+from fuser.passes.clusters import Clustering
+from fuser.passes.partition import Partition, Proposal
+from fuser.passes.split import Cut
+from fuser.passes.unify import argument_of, is_gather
+
+
+def regions_of(clustering: Clustering, partition: Partition) -> dict[int, Region]:
+    """Cluster number to its region, in the order of the program; opaque calls have none."""
+    fusible = [
+        number
+        for number in range(len(clustering.clusters))
+        if not clustering.clusters[number].owned & partition.opaque
+    ]
+    owned: set[str] = set()
+    found: dict[int, Region] = {}
+    for position, number in enumerate(sorted(fusible, key=clustering.place)):
+        ops = clustering.ops(number)
+        # The first region that needs a constant owns it.
+        mine = clustering.clusters[number].owned | {
+            op.name for op in ops if op.name in clustering.free and op.name not in owned
+        }
+        owned |= mine
+        found[number] = _region(f"region_{position}", clustering, partition, number, ops, mine)
+    return found
+
+
+def _region(
+    name: str,
+    clustering: Clustering,
+    partition: Partition,
+    number: int,
+    ops: Sequence[Op],
+    mine: frozenset[str],
+) -> Region:
+    stored = clustering.stored(number)
+    candidate = partition.kernel(clustering.clusters[number].computed, stored)
+    is_reduction = any(op.reduced for op in ops)
+    return Region(
+        name=name,
+        kind=RegionKind.REDUCTION if is_reduction else RegionKind.POINTWISE,
+        schedule=candidate.schedule,
+        ops=tuple(op.name for op in ops if op.name in mine),
+        inputs=outside_values(ops),
+        outputs=tuple(op.name for op in ops if op.name in stored),
+        space=candidate.space,
+        recomputed=tuple(op.name for op in ops if op.name not in mine),
+        cost=_with_unfused(candidate.cost, partition, clustering, number),
+    )
+
+
+def _with_unfused(cost: Cost, partition: Partition, clustering: Clustering, number: int) -> Cost:
+    """The cost with what the region's own ops cost one by one."""
+    alone = [partition.op_cost(name) for name in clustering.clusters[number].owned]
+    return replace(
+        cost,
+        unfused_bytes=sum(each.bytes for each in alone),
+        unfused_us=sum(each.time_us for each in alone),
+    )
+
+
+def running_order(clustering: Clustering, regions: Mapping[int, Region]) -> tuple[str, ...]:
+    """Region names and opaque ops in the order in which they run."""
+    return tuple(
+        regions[number].name if number in regions else next(iter(clustering.clusters[number].owned))
+        for number in clustering.order
+    )
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Says of each edge whether it was fused, and why."""
+
+    clustering: Clustering
+    partition: Partition
+    regions: Mapping[int, Region]
+    cuts: Sequence[Cut]
+    """What was taken apart to stay within eager's memory."""
+
+    @property
+    def graph(self) -> Graph:
+        return self.clustering.program
+
+    def all(self) -> tuple[Verdict, ...]:
+        return tuple(
+            self.one(self.graph.producers[value], consumer)
+            for consumer in self.graph.ops
+            for value in consumer.reads
+            if value in self.graph.producers
+        )
+
+    def one(self, producer: Op, consumer: Op) -> Verdict:
+        edge = (producer.name, consumer.name)
+        if producer.is_opaque:
+            return Verdict(*edge, False, Reason.OPAQUE_PRODUCER, producer.reason)
+        if consumer.is_opaque:
+            return Verdict(*edge, False, Reason.OPAQUE_READER, consumer.reason)
+        where = self.region_of(consumer)
+        if producer.name in where.ops:
+            is_stored = producer.name in where.outputs
+            return Verdict(*edge, True, Reason.FUSED_AND_STORED if is_stored else Reason.FUSED)
+        if producer.name in where.recomputed:
+            return Verdict(*edge, True, Reason.RECOMPUTED)
+        return self.refused(producer, consumer)
+
+    def region_of(self, op: Op) -> Region:
+        """The region that owns an op; of a constant, the first that needs it."""
+        number = self.clustering.owner.get(op.name)
+        if number is not None:
+            return self.regions[number]
+        return next(region for region in self.regions.values() if op.name in region.ops)
+
+    def refused(self, producer: Op, consumer: Op) -> Verdict:
+        edge = (producer.name, consumer.name)
+        requests = self.partition.requests
+        proposal = self.proposal(*edge)
+        gain = max(proposal.gain, 0.0) if proposal else 0.0
+        if edge in requests.forbidden or not requests.alone.isdisjoint(edge):
+            return Verdict(*edge, False, Reason.FORBIDDEN, "", gain)
+        if is_gather(consumer) and argument_of(consumer, 0).value == producer.name:
+            return Verdict(*edge, False, Reason.DATA_DEPENDENT_READ, "", gain)
+        for cut in self.cuts:
+            if producer.name in cut.left and consumer.name in cut.right:
+                return Verdict(*edge, False, Reason.PEAK_MEMORY, "", max(cut.cost_us, 0.0))
+        if proposal is None or proposal.refusal is None:
+            return Verdict(*edge, False, Reason.NO_GAIN, f"{gain:.1f} us", gain)
+        return Verdict(*edge, False, proposal.refusal.reason, proposal.refusal.detail, gain)
+
+    def proposal(self, producer: str, consumer: str) -> Proposal | None:
+        owner = self.partition.groups.owner
+        pair = owner.get(producer), owner.get(consumer)
+        if pair[0] is None or pair[1] is None:
+            return None
+        return self.partition.proposals.get(pair[0], {}).get(pair[1])

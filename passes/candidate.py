@@ -1,0 +1,87 @@
+"""What one kernel of some ops would be: its space, schedule, needs and cost, or what forbids it.
+
+In: a graph, ops in program order, which of their values are stored, a device and the limits. Out: a
+`Candidate`; raises `Refused` with the first hard limit that the kernel would break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fuser.device import DeviceSpec
+from fuser.ir.graph import Graph, Op
+from fuser.ir.region import Cost, Needs, Reason, Schedule
+from fuser.ir.space import Space
+from fuser.passes.access import accesses, primary_access
+from fuser.passes.base import Limits
+from fuser.passes.cost import Walk, region_cost
+from fuser.passes.resources import needs_of
+from fuser.passes.schedule import schedule_for
+from fuser.passes.unify import NoSpace, unify
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Ops as one kernel."""
+
+    space: Space
+    schedule: Schedule
+    cost: Cost
+
+
+class Refused(Exception):
+    """The ops cannot be one kernel; `reason` and `detail` say why."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        super().__init__(reason.value, detail)
+        self.reason = reason
+        self.detail = detail
+
+
+def candidate_for(
+    graph: Graph,
+    ops: Sequence[Op],
+    stored: frozenset[str],
+    device: DeviceSpec,
+    limits: Limits,
+) -> Candidate:
+    """The kernel of these ops; raises `Refused`."""
+    devices = {op.type.device for op in ops}
+    if len(devices) > 1:
+        raise Refused(Reason.DEVICE, ", ".join(sorted(devices)))
+    if len(ops) > limits.ops:
+        raise Refused(Reason.TOO_MANY_OPS, f"{len(ops)} > {limits.ops}")
+    arguments = len(outside_values(ops)) + len(stored)
+    if arguments > limits.arguments:
+        raise Refused(Reason.TOO_MANY_ARGUMENTS, f"{arguments} > {limits.arguments}")
+    try:
+        space = unify(graph, ops, stored, limits.ops)
+    except NoSpace as failure:
+        raise Refused(failure.reason, failure.detail) from None
+    found = accesses(graph, ops, stored, space)
+    primary = primary_access(found)
+    schedule = schedule_for(graph, ops, stored, space, primary, device)
+    needs = needs_of(graph, ops, stored, space, schedule, device)
+    _check(needs, device, limits)
+    walk = Walk.of(graph, space, schedule, primary)
+    return Candidate(
+        space, schedule, region_cost(graph, ops, stored, walk, found, schedule, needs, device)
+    )
+
+
+def _check(needs: Needs, device: DeviceSpec, limits: Limits) -> None:
+    registers = min(limits.registers, device.max_registers_per_thread)
+    if needs.registers > registers:
+        raise Refused(Reason.TOO_MANY_REGISTERS, f"{needs.registers} > {registers}")
+    shared = min(limits.shared_bytes, device.shared_bytes_per_block)
+    if needs.shared_bytes > shared:
+        raise Refused(Reason.TOO_MUCH_SHARED_MEMORY, f"{needs.shared_bytes} > {shared}")
+    if needs.occupancy < limits.occupancy:
+        raise Refused(Reason.LOW_OCCUPANCY, f"{needs.occupancy:.2f} < {limits.occupancy:.2f}")
+
+
+def outside_values(ops: Sequence[Op]) -> tuple[str, ...]:
+    """What the ops read and do not compute, in order."""
+    inside = {op.name for op in ops}
+    return tuple(dict.fromkeys(v for op in ops for v in op.reads if v not in inside))

@@ -1,0 +1,159 @@
+"""Clusters: the groups that the planner settled on, in the order in which they run.
+
+In: a graph and sets of its ops. Out: what each set stores, reads and allocates. A cluster computes
+its own ops and copies of others that are cheaper to compute again than to load. Opaque ops are
+clusters of one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from fuser.ir.dim import evaluate
+from fuser.ir.graph import Graph, Op
+from fuser.passes.analysis import Step, peak_of
+from fuser.passes.groups import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Ops that run together; `tree` has those it owns."""
+
+    tree: Tree
+    copies: frozenset[str] = frozenset()
+
+    @property
+    def owned(self) -> frozenset[str]:
+        return self.tree.ops
+
+    @property
+    def computed(self) -> frozenset[str]:
+        return self.tree.ops | self.copies
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """All clusters of a graph. `free` are the constants that every reader computes for itself.
+
+    `program` is the graph in the program's order, `needs` what must run before each op.
+    """
+
+    program: Graph
+    needs: Mapping[str, tuple[str, ...]]
+    free: frozenset[str]
+    clusters: tuple[Cluster, ...]
+
+    @cached_property
+    def owner(self) -> Mapping[str, int]:
+        return {
+            name: number for number, cluster in enumerate(self.clusters) for name in cluster.owned
+        }
+
+    @cached_property
+    def computing(self) -> Mapping[str, tuple[int, ...]]:
+        """Op to the clusters that compute it."""
+        found: dict[str, list[int]] = {}
+        for number, cluster in enumerate(self.clusters):
+            for name in cluster.computed:
+                found.setdefault(name, []).append(number)
+        return {name: tuple(numbers) for name, numbers in found.items()}
+
+    def ops(self, number: int) -> list[Op]:
+        """What a cluster computes, constants included, in the program's order."""
+        graph, names = self.program, set(self.clusters[number].computed)
+        for name in tuple(names):
+            names.update(value for value in graph.by_name[name].reads if value in self.free)
+        return [graph.by_name[name] for name in sorted(names, key=graph.position.__getitem__)]
+
+    def stored(self, number: int) -> frozenset[str]:
+        """The values of a cluster that something reads and does not compute itself."""
+        graph = self.program
+        return frozenset(
+            value
+            for value in leaving(graph, self.clusters[number].owned)
+            if value in graph.output_values
+            or any(
+                value not in self.clusters[other].computed
+                for reader in graph.readers[value]
+                for other in self.computing[reader.name]
+            )
+        )
+
+    def size_of(self, value: str) -> int:
+        """Bytes, with hints for unknown sizes."""
+        return evaluate(self.program.values[value].type.bytes, self.program.hints)
+
+    def place(self, number: int) -> list[int]:
+        """Where the program has the cluster's own ops."""
+        return sorted(self.program.position[name] for name in self.clusters[number].owned)
+
+    @cached_property
+    def before(self) -> tuple[frozenset[int], ...]:
+        """For each cluster, the clusters that must run before it."""
+        found: list[frozenset[int]] = []
+        for cluster in self.clusters:
+            needed = {
+                self.owner[name]
+                for op in cluster.computed
+                for name in self.needs[op]
+                if name in self.owner and name not in cluster.computed
+            }
+            found.append(frozenset(needed))
+        return tuple(found)
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Clusters in an order that respects every need, as near to the program's as it can."""
+        after: dict[int, list[int]] = {}
+        for number, earlier in enumerate(self.before):
+            for other in earlier:
+                after.setdefault(other, []).append(number)
+        last = [self.place(number)[-1] for number in range(len(self.clusters))]
+        waiting = [len(earlier) for earlier in self.before]
+        ready = [(last[number], number) for number, count in enumerate(waiting) if not count]
+        heapq.heapify(ready)
+        found: list[int] = []
+        while ready:
+            _, number = heapq.heappop(ready)
+            found.append(number)
+            for other in after.get(number, ()):
+                waiting[other] -= 1
+                if not waiting[other]:
+                    heapq.heappush(ready, (last[other], other))
+        return tuple(found)
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """What each cluster allocates and reads, in running order."""
+        found: list[Step] = []
+        for number in self.order:
+            computed = self.clusters[number].computed
+            ops = [self.program.by_name[name] for name in computed]
+            made = tuple(sorted(self.stored(number)))
+            if ops[0].is_opaque:
+                made = tuple(value.name for value in ops[0].results)
+            reads = {value for op in ops for value in op.reads if value not in computed}
+            found.append(Step(made, tuple(sorted(reads - self.free))))
+        return tuple(found)
+
+    @cached_property
+    def peak(self) -> int:
+        """The most bytes held at once."""
+        return peak_of(self.program, self.steps)
+
+    def with_clusters(self, clusters: Sequence[Cluster]) -> Clustering:
+        return Clustering(self.program, self.needs, self.free, tuple(clusters))
+
+
+def leaving(graph: Graph, names: frozenset[str]) -> frozenset[str]:
+    """The results of ops that are outputs of the graph or that other ops read."""
+    return frozenset(
+        value.name
+        for name in names
+        for value in graph.by_name[name].results
+        if value.name in graph.output_values
+        or any(reader.name not in names for reader in graph.readers[value.name])
+    )

@@ -1,0 +1,56 @@
+"""A region's schedule: its strategy, and the configurations of each of its kernels.
+
+In: a graph, ops in program order, what is stored, and the iteration space. Out: a `Schedule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuser.device import DeviceSpec
+from fuser.ir.dim import evaluate
+from fuser.ir.graph import Graph, Op
+from fuser.ir.region import Schedule, Strategy
+from fuser.ir.space import Space
+from fuser.passes.access import Access, is_column
+from fuser.passes.configurations import (
+    combine_configurations,
+    looped_configurations,
+    pointwise_configurations,
+    row_configurations,
+    split_parts,
+)
+from fuser.passes.live import live_values
+from fuser.passes.strategy import strategy_for
+
+
+def schedule_for(
+    graph: Graph,
+    ops: Sequence[Op],
+    stored: frozenset[str],
+    space: Space,
+    primary: Access | None,
+    device: DeviceSpec,
+) -> Schedule:
+    """How the ops, as one region, are walked on `device`; `primary` decides the fast axis."""
+    rows = evaluate(space.parallel_size, graph.hints)
+    live = live_values(graph, ops, stored)
+    if not any(op.reduced for op in ops):
+        return Schedule(Strategy.FLAT, (pointwise_configurations(rows, live, device),))
+    row = evaluate(space.reduced_size, graph.hints)
+    by_column = is_column(primary, space)
+    strategy = strategy_for(graph, ops, stored, space, by_column)
+    if strategy is Strategy.ROW_IN_REGISTERS:
+        return Schedule(strategy, (row_configurations(rows, row, by_column, live, device),))
+    if strategy is Strategy.LOOPED:
+        return Schedule(strategy, (looped_configurations(rows, row, by_column, live, device),))
+    parts = split_parts(rows, row, by_column, device)
+    part = max(1, row // parts)
+    return Schedule(
+        strategy,
+        (
+            looped_configurations(rows, part, by_column, live, device),
+            combine_configurations(rows, parts, device),
+        ),
+        parts,
+    )

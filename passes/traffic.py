@@ -1,0 +1,97 @@
+"""A quick estimate of the time of a group of ops: what orders the merges to try.
+
+Bytes count each outside value once for reading and each stored value once for writing. `Traffic`
+and `Predictor` give the time of two groups together without going through their ops again: the
+planner asks that for every pair of neighbours, after every merge. What is decided in the end is
+decided by `cost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fuser.device import DeviceSpec
+from fuser.ir.dim import Dim, evaluate, product
+from fuser.ir.graph import Argument, Graph, Op
+from fuser.ir.index_map import Strided
+from fuser.passes.cost import op_work
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What the ops of a group touch and compute: all that its time needs besides what it stores.
+
+    `touched` has elements a value, before they are limited to the value's own; `free` has the work
+    of each constant that the ops compute for themselves, which two groups together do once.
+    """
+
+    touched: Mapping[str, int] = field(default_factory=dict)
+    work: int = 0
+    free: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(graph: Graph, op: Op, free: Iterable[Op]) -> Traffic:
+        own = {constant.name: op_work(graph, constant) for constant in free}
+        touched = {
+            value: _touched_by(graph, [op], value, _numel(graph, value))
+            for value in op.reads
+            if value not in own
+        }
+        return Traffic(touched, op_work(graph, op), own)
+
+    def plus(self, other: Traffic, outside: Iterable[str]) -> Traffic:
+        """Both together, where only the values of `outside` are still read from memory."""
+        touched = {
+            value: self.touched.get(value, 0) + other.touched.get(value, 0) for value in outside
+        }
+        free = {**self.free, **other.free} if other.free else self.free
+        return Traffic(touched, self.work + other.work, free)
+
+    @property
+    def all_work(self) -> int:
+        return self.work + sum(self.free.values())
+
+
+class Predictor:
+    """Times of groups on one device, with the sizes of the graph's values looked up once."""
+
+    def __init__(self, graph: Graph, device: DeviceSpec) -> None:
+        self.device = device
+        self.numel = {name: _numel(graph, name) for name in graph.values}
+        self.width = {name: value.type.dtype.bytes for name, value in graph.values.items()}
+
+    def time_us(self, traffic: Traffic, stored: Iterable[str]) -> float:
+        """A launch plus the longer of memory and arithmetic time."""
+        numel, width, device = self.numel, self.width, self.device
+        moved = sum(numel[name] * width[name] for name in stored)
+        for name, touched in traffic.touched.items():
+            moved += min(touched, numel[name]) * width[name]
+        slower = max(moved / device.copy_rate, traffic.all_work / device.vector_rate)
+        return device.launch_us + 1e6 * slower
+
+
+def _numel(graph: Graph, value: str) -> int:
+    return evaluate(graph.values[value].type.numel, graph.hints)
+
+
+def _touched_by(graph: Graph, readers: Sequence[Op], value: str, whole: int) -> int:
+    """Elements of `value` that the readers touch, each counted as often as an operand does."""
+    return sum(
+        _touched(graph, op, operand, whole)
+        for op in readers
+        for operand in op.operands
+        if isinstance(operand, Argument) and operand.value == value
+    )
+
+
+def _touched(graph: Graph, op: Op, operand: Argument, whole: int) -> int:
+    """Distinct elements that one operand reads: the domain less its broadcast dimensions."""
+    sizes: list[Dim] = list(op.domain)
+    for step in operand.map.steps:
+        if not isinstance(step, Strided):
+            return min(whole, evaluate(product(op.domain), graph.hints))
+        used = {axis.reader_axis for axis in step.axes}
+        sizes = [size if k in used else 1 for k, size in enumerate(sizes)]
+        break
+    return evaluate(product(sizes), graph.hints)
