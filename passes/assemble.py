@@ -64,7 +64,10 @@ def _region(
 
 def _with_unfused(cost: Cost, partition: Partition, clustering: Clustering, number: int) -> Cost:
     """The cost with what the region's own ops cost one by one."""
-    alone = [partition.op_cost(name) for name in clustering.clusters[number].owned]
+    place = partition.graph.position.__getitem__
+    alone = [
+        partition.op_cost(name) for name in sorted(clustering.clusters[number].owned, key=place)
+    ]
     return replace(
         cost,
         unfused_bytes=sum(each.bytes for each in alone),

@@ -126,6 +126,15 @@ class Clustering:
         return tuple(found)
 
     @cached_property
+    def when(self) -> Mapping[str, int]:
+        """Op to the step in which its owner runs."""
+        return {
+            name: step
+            for step, number in enumerate(self.order)
+            for name in self.clusters[number].owned
+        }
+
+    @cached_property
     def steps(self) -> tuple[Step, ...]:
         """What each cluster allocates and reads, in running order."""
         found: list[Step] = []

@@ -55,12 +55,18 @@ def _cut_at(
     number = clustering.order[step]
     stored = sum(clustering.size_of(name) for name in clustering.steps[step].made)
     around = held - stored
+    dying = _dying(clustering, step)
+
+    def most(cut: Cut) -> int:
+        """Bytes held while the two sides run, one after the other."""
+        freed = sum(size for size, readers in dying if cut.right.isdisjoint(readers))
+        return around + max(cut.held_left, cut.held_right - freed)
 
     def fits(cut: Cut) -> bool:
-        return around + max(cut.held_left, cut.held_right) <= limit
+        return most(cut) <= limit
 
     def is_less(cut: Cut) -> bool:
-        return max(cut.held_left, cut.held_right) < stored
+        return most(cut) < held
 
     place = clustering.place(number)[-1]
     spanning = [
@@ -89,6 +95,20 @@ def _cut_at(
         if cut is not None:
             return other, cut
     return _any_cut(clustering, number, judge, found)
+
+
+def _dying(clustering: Clustering, step: int) -> list[tuple[int, frozenset[str]]]:
+    """Values that nothing needs after a step: their bytes, and which ops of it read them."""
+    graph = clustering.program
+    owned = clustering.clusters[clustering.order[step]].owned
+    when = clustering.when
+    found: list[tuple[int, frozenset[str]]] = []
+    for value in clustering.steps[step].read:
+        readers = [reader.name for reader in graph.readers[value]]
+        is_last = all(when[name] <= step for name in readers if name in when)
+        if is_last and value in graph.producers and value not in graph.output_values:
+            found.append((clustering.size_of(value), owned.intersection(readers)))
+    return found
 
 
 def _any_cut(

@@ -134,6 +134,8 @@ def _roof(
         "y": [min(each * device.copy_rate, rate) for each in x],
         "line": {"color": INK, "width": 1.5, "dash": dash},
         "hoverinfo": "skip",
+        # A label at its end names each roof; there is little room for the legend.
+        "showlegend": dash == "solid",
     }
 
 

@@ -152,9 +152,7 @@ def _header(
             f"{time_text(facts.unfused_us)} unfused{note}"
         )
     if peaks is not None:
-        yield _Line(
-            f"  peak memory {byte_text(peaks.planned)}, {byte_text(peaks.eager)} in eager"
-        )
+        yield _Line(f"  peak memory {byte_text(peaks.planned)}, {byte_text(peaks.eager)} in eager")
     largest = most(list(resources.values()))
     if largest is not None:
         yield _Line(f"  compiled: at most {resources_text(largest)}", _warning(largest))

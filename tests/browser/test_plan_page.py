@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from fuser.dump.to_html import to_html
+from fuser.ir.kernel import Resources
+from fuser.ir.plan import FusionPlan
+from fuser.ir.region import Cost, Needs
 from fuser.passes.pipeline import plan_graph
 from support.plans import Sketch, kernels, small_plan
 
@@ -37,6 +40,7 @@ FLAGS = (
     "--window-size=1440,1000",
 )
 SECONDS = 30
+RESOURCES = {"row_kernel": Resources(40, 0, 64)}
 HOSTILE = "</script><img src=x onerror=\"document.title='taken'\">"
 
 Driver = Any
@@ -66,7 +70,20 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 
 @pytest.fixture
 def page(driver: Driver, tmp_path: Path) -> Driver:
-    return opened(driver, tmp_path, to_html(small_plan(), (kernels("region_1", "row_kernel"),)))
+    generated = (kernels("region_1", "row_kernel"),)
+    return opened(driver, tmp_path, to_html(noted_plan(), generated, RESOURCES))
+
+
+def noted_plan() -> FusionPlan:
+    """The small plan with costs that no change of the cost model moves, and a note."""
+    plan = small_plan()
+    first, second = plan.regions
+    cost = Cost(
+        bytes=1_570_000, unfused_bytes=3_670_000, cached_bytes=6_000_000, flops=3_000_000,
+        needs=Needs(38, 32, 12, 0.75), time_us=2.9, unfused_us=10.9,
+    )  # fmt: skip
+    second = dataclasses.replace(second, cost=cost, notes=(f"halved, {HOSTILE}",))
+    return dataclasses.replace(plan, regions=(first, second))
 
 
 def opened(driver: Driver, folder: Path, html: str) -> Driver:
@@ -144,7 +161,11 @@ def test_a_click_on_a_region_shows_its_ops_lines_and_source(page: Driver) -> Non
     text = shown(page)
     for words in ("region_1", "tanh", "y = tanh(x)", "model.py:13", "# source of row_kernel"):
         assert words in text
-    for words in ("1.57 MB", "bound by", "given to the graph", "Not fused with its neighbours"):
+    for words in ("1.57 MB", "6.00 MB", "38 predicted, 40 compiled, 0 spilled", "75% predicted"):
+        assert words in text
+    for words in ("32 B predicted, 64 B compiled", "RBLOCK=", f"halved, {HOSTILE}"):
+        assert words in text
+    for words in ("bound by", "given to the graph", "Not fused with its neighbours"):
         assert words in text
     selected = page.find_elements(By.CSS_SELECTOR, "#steps tr[aria-selected=true]")
     assert [row.get_attribute("data-step") for row in selected] == ["2"]
@@ -223,6 +244,9 @@ def test_pointing_at_a_refused_edge_says_why(page: Driver) -> None:
 
 
 def test_a_point_of_the_roofline_selects_its_region(page: Driver) -> None:
+    drawn = one(page, "#roofline").text
+    assert "67 Tflop/s" in drawn
+    assert "989 Tflop/s, tensor cores" in drawn
     page.execute_script(
         "document.getElementById('roofline').emit('plotly_click', {points: [{customdata: 2}]})"
     )

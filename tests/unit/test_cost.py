@@ -11,7 +11,9 @@ import torch
 
 from fuser.device import DeviceSpec, device_spec
 from fuser.ir.region import Cost
-from fuser.passes.cost import group_cost, op_work
+from fuser.passes.base import NO_LIMITS
+from fuser.passes.candidate import candidate_for
+from fuser.passes.cost import op_work
 from support.graphs import graph_of, op_of
 
 Program = Callable[..., Any]
@@ -21,9 +23,17 @@ NUMEL = 64 * 128
 
 
 def cost_of(program: Program, *args: Any, device: DeviceSpec = H200, dynamic: bool = False) -> Cost:
-    """The cost of the whole program as one kernel."""
+    """The cost of the whole program as one kernel, and of its ops one by one."""
     graph = graph_of(program, *args, dynamic=dynamic)
-    return group_cost(graph, graph.ops, sorted(graph.output_values), device)
+    whole = candidate_for(graph, graph.ops, graph.output_values, device, NO_LIMITS).cost
+    alone = [
+        candidate_for(graph, [op], frozenset({op.name}), device, NO_LIMITS).cost for op in graph.ops
+    ]
+    return replace(
+        whole,
+        unfused_bytes=sum(cost.bytes for cost in alone),
+        unfused_us=sum(cost.time_us for cost in alone),
+    )
 
 
 def read_bytes(program: Program, *args: Any) -> int:

@@ -110,8 +110,9 @@ def test_its_kernels_are_compiled_for_its_target(
     assert plan.resources == {}
     assert compiled.resources == {"scale": Resources(24, 0, 0), "ratio": Resources(48, 3, 256)}
     needs = compiled.regions[1].cost.needs
+    shared = byte_text(needs.shared_bytes)
     assert f"registers {needs.registers} predicted, 48 compiled, 3 spilled" in str(compiled)
-    assert f"shared memory {byte_text(needs.shared_bytes)} predicted, 256 B compiled" in str(compiled)
+    assert f"shared memory {shared} predicted, 256 B compiled" in str(compiled)
     assert json.loads(compiled.to_json())["regions"][1]["compiled"]["spills"] == 3
     assert "predicted, 48 compiled, 3 spilled" in compiled.to_dot()
     assert Plan.from_json(compiled.to_json()) == compiled.record != plan.record
