@@ -57,7 +57,7 @@ def plan(
     """What would be fused if `model(*args, **kwargs)` ran without gradients on `target`.
 
     Nothing runs and no memory is allocated: tensors are traced as shapes. `target` is the GPU that
-    is present, or one of `sm_80`, `sm_89`, `sm_90`, `sm_100`, `gfx942`, `cpu`. `rules` are
+    is present, or one of `sm_80`, `sm_89`, `sm_90`, `h100`, `sm_100`, `gfx942`, `cpu`. `rules` are
     those of `options`. Raises `CaptureError` where the model cannot be traced as one graph.
     """
     _check_program("plan", model)
@@ -71,7 +71,7 @@ def plan(
     fusion, kernels, _ = plan_module(
         module, chosen, context.phase, settings, Stages(config.dump_dir(), context.phase)
     )
-    return Plan(fusion, kernels)
+    return Plan(fusion, kernels, options=settings)
 
 
 def explain(

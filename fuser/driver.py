@@ -4,6 +4,7 @@
     import    FX to our own graph; what the op table lacks becomes opaque    (capture.from_fx)
     plan      merge equal ops, drop unused ones, partition by predicted time (passes.pipeline)
     generate  each region to Triton source through its template              (codegen.generate)
+    fit       compile; what spills gets a smaller tile or is cut and replanned    (fit)
     run       a flat host program that allocates, launches and frees         (runtime.executable)
 
 Read `compile_graph` and `plan_module` and follow them down. Everything else in the package serves
@@ -27,15 +28,18 @@ from fuser.codegen.generate import generate
 from fuser.codegen.host import host_program
 from fuser.device import present_target
 from fuser.dump.record import Peaks
-from fuser.dump.stages import Stages
+from fuser.dump.stages import NO_STAGES, Stages
 from fuser.errors import AssertFusedError, InvalidArgument, MustFuseError
-from fuser.ir.kernel import RegionKernels
+from fuser.fit import Fitted, fit
+from fuser.ir.kernel import KernelSpec, RegionKernels, Resources
 from fuser.ir.plan import FusionPlan
 from fuser.ir.rules import FusionRule, check_rules
 from fuser.log import get_logger, warn_once
 from fuser.passes.analysis import eager_peak_bytes, peak_bytes
+from fuser.passes.base import Cuts
 from fuser.passes.pipeline import plan_graph
 from fuser.runtime.executable import Executable, should_run_unfused
+from fuser.runtime.offline import compile_many
 
 PRECISIONS = ("fused", "eager")
 
@@ -73,9 +77,7 @@ def compile_graph(
     options = options_from(context.options)
     stages = Stages(config.dump_dir(), context.phase)
     try:
-        plan, kernels, constants = plan_module(
-            module, target_of(module), context.phase, options, stages
-        )
+        return _compiled(module, context.phase, options, stages)
     except DataDependentSize as reason:
         get_logger("driver").info("graph %s runs unfused: %s", context.compile_id, reason)
         return Compiled(None, (), unfused(module), reason=str(reason))
@@ -89,8 +91,16 @@ def compile_graph(
             ("driver", context.compile_id), f"graph {context.compile_id} runs unfused: {fault}"
         )
         return Compiled(None, (), unfused(module), reason=str(fault))
+
+
+def _compiled(module: fx.GraphModule, phase: str, options: Options, stages: Stages) -> Compiled:
+    target = target_of(module)
+    plan, kernels, constants = plan_module(module, target, phase, options, stages)
     if should_run_unfused(plan.graph):
         return Compiled(plan, kernels, unfused(module), reason="no kernels on this device")
+    if target != "cpu":
+        fitted = fit_plan(plan, options)
+        plan, kernels = fitted.plan, fitted.kernels
     program = host_program(plan, kernels)
     stages.write("host.py", program.source)
     executable = Executable(plan, kernels, program, constants)
@@ -108,6 +118,23 @@ def plan_module(
         peaks = Peaks(planned=peak_bytes(plan), eager=eager_peak_bytes(plan.graph))
         stages.plan(plan, kernels, peaks)
     return plan, kernels, constants
+
+
+def fit_plan(
+    plan: FusionPlan, options: Options, on_kernel: Callable[[str], None] | None = None
+) -> Fitted:
+    """The plan with kernels that the compiler fits into registers, for a GPU that need not be here.
+
+    `on_kernel` is called with the name of each kernel that was compiled.
+    """
+
+    def compile_kernels(specs: Sequence[KernelSpec]) -> Sequence[Resources | str]:
+        return compile_many(specs, plan.target, plan.graph.hints, on_result=on_kernel)
+
+    def replan(cuts: Cuts) -> FusionPlan:
+        return plan_graph(plan.graph, plan.target, plan.phase, NO_STAGES, options.rules, cuts)
+
+    return fit(plan, compile_kernels, replan, options.precision == "eager")
 
 
 def target_of(module: fx.GraphModule) -> str:

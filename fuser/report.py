@@ -16,6 +16,7 @@ from typing import TextIO
 
 import networkx
 
+from fuser.driver import Options, fit_plan
 from fuser.dump.facts import edges
 from fuser.dump.record import Peaks, PlanRecord, record_of
 from fuser.dump.to_dot import to_dot
@@ -43,6 +44,8 @@ class Plan:
     """The generated kernels of each region."""
     resources: Mapping[str, Resources] = field(default_factory=dict)
     """Kernel name to what it compiled to; empty before `with_resources`."""
+    options: Options = field(default_factory=Options)
+    """What it was planned with."""
 
     @property
     def graph(self) -> Graph:
@@ -77,14 +80,15 @@ class Plan:
         return {spec.name: spec.source for item in self.kernels for spec in item.kernels}
 
     def with_resources(self, on_kernel: Callable[[str], None] | None = None) -> Plan:
-        """The same plan with each kernel compiled for its target, which need not be present.
+        """The plan with each kernel compiled for its target, which need not be present.
+
+        It is the same plan unless a kernel spills registers: that one gets a smaller tile, or its
+        region is cut in two. `Region.notes` and the verdicts of the plan that is returned say so.
 
         `on_kernel` is called with the name of each kernel that is done. Raises
         `KernelCompilationError` where one does not compile, and `InvalidArgument` for a plan for
         the CPU, whose kernels are interpreted.
         """
-        from fuser.runtime.offline import compile_many
-
         if self.target == "cpu":
             raise InvalidArgument(
                 function="Plan.with_resources",
@@ -92,14 +96,13 @@ class Plan:
                 value=self.target,
                 expected="a plan for a GPU: fuser.plan(..., target='sm_90')",
             )
-        specs = [spec for item in self.kernels for spec in item.kernels]
-        results = compile_many(specs, self.target, self.graph.hints, on_result=on_kernel)
+        fitted = fit_plan(self.fusion, self.options, on_kernel)
         found: dict[str, Resources] = {}
-        for spec, result in zip(specs, results, strict=True):
+        for name, result in fitted.resources.items():
             if isinstance(result, str):
-                raise KernelCompilationError(kernel=spec.name, cause=result)
-            found[spec.name] = result
-        return replace(self, resources=found)
+                raise KernelCompilationError(kernel=name, cause=result)
+            found[name] = result
+        return replace(self, fusion=fitted.plan, kernels=fitted.kernels, resources=found)
 
     @property
     def peaks(self) -> Peaks:

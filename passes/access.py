@@ -29,6 +29,7 @@ class Access:
     width: int
     numel: int
     steps: Mapping[str, int]
+    offset: int = 0
     is_store: bool = False
     is_scattered: bool = False
 
@@ -47,13 +48,11 @@ def accesses(
     hints = graph.hints
     found: list[Access] = []
 
-    def add(op: Op, value: str, steps: Mapping[str, int], **how: bool) -> None:
+    def add(op: Op, value: str, place: Affine, **how: bool) -> None:
         kind = graph.values[value].type
-        numel = evaluate(kind.numel, hints)
-        found.append(Access(op.name, value, kind.dtype.bytes, numel, steps, **how))
-
-    def steps_of(offset: Affine) -> Mapping[str, int]:
-        return {axis: abs(evaluate(step, hints)) for axis, step in offset.terms}
+        steps = {axis: abs(evaluate(step, hints)) for axis, step in place.terms}
+        numel, offset = evaluate(kind.numel, hints), evaluate(place.offset, hints)
+        found.append(Access(op.name, value, kind.dtype.bytes, numel, steps, offset, **how))
 
     for op in ops:
         index = space.index[op.name]
@@ -62,12 +61,12 @@ def accesses(
                 continue
             if position == 0 and is_gather(op):
                 every = {axis: 1 for affine in index for axis in affine.axes}
-                add(op, operand.value, every, is_scattered=True)
+                add(op, operand.value, Affine(tuple(every.items())), is_scattered=True)
             else:
-                add(op, operand.value, steps_of(operand_offset(operand, index, sizes)))
+                add(op, operand.value, operand_offset(operand, index, sizes))
         if op.name in stored:
             offset = memory_offset(result_index(op, index), op.type.stride)
-            add(op, op.name, steps_of(offset), is_store=True)
+            add(op, op.name, offset, is_store=True)
     return tuple(found)
 
 

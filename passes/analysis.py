@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, zip_longest
+from itertools import accumulate, groupby, zip_longest
 from types import MappingProxyType
 
 from fuser.ir.dim import evaluate
@@ -124,13 +124,41 @@ def peak_bytes(plan: FusionPlan) -> int:
     return peak_of(graph, steps)
 
 
+def eager_calls(graph: Graph) -> tuple[tuple[Op, ...], ...]:
+    """The ops in program order, grouped into the calls that eager runs: neighbours that one
+    operation was decomposed into are one call."""
+    return tuple(
+        tuple(run) for _, run in groupby(graph.ops, key=lambda op: op.origin or f"op:{op.name}")
+    )
+
+
 def eager_peak_bytes(graph: Graph) -> int:
-    """The same for the ops run one by one in program order, each value freed after its last reader.
+    """The most bytes held at once when eager runs the calls, each value freed after its last
+    reader. What is inside a call counts as nothing.
 
     A lower bound on eager's: Python keeps a value as long as a variable holds it.
     """
-    steps = [_step(op, (a.value for a in op.arguments)) for op in graph.ops]
+    steps: list[Step] = []
+    for ops in eager_calls(graph):
+        inside = frozenset(op.name for op in ops)
+        made = tuple(
+            value.name
+            for op in ops
+            for value in op.results
+            if op.is_opaque
+            or value.name in graph.output_values
+            or not inside.issuperset(r.name for r in graph.readers[value.name])
+            or not graph.readers[value.name]
+        )
+        read = dict.fromkeys(a.value for op in ops for a in op.arguments)
+        results = {value.name for op in ops for value in op.results}
+        steps.append(Step(made, tuple(value for value in read if value not in results)))
     return peak_of(graph, steps)
+
+
+def op_by_op_peak_bytes(graph: Graph) -> int:
+    """The same with a call for every op, decomposed ones too."""
+    return peak_of(graph, [_step(op, (a.value for a in op.arguments)) for op in graph.ops])
 
 
 def _step(op: Op, read: Iterable[str]) -> Step:

@@ -58,16 +58,16 @@ def _region(
         outputs=tuple(op.name for op in ops if op.name in stored),
         space=candidate.space,
         recomputed=tuple(op.name for op in ops if op.name not in mine),
-        cost=_with_unfused(candidate.cost, partition, clustering, number),
+        cost=_with_unfused(candidate.cost, partition, clustering.clusters[number].owned),
     )
 
 
-def _with_unfused(cost: Cost, partition: Partition, clustering: Clustering, number: int) -> Cost:
-    """The cost with what the region's own ops cost one by one."""
-    place = partition.graph.position.__getitem__
-    alone = [
-        partition.op_cost(name) for name in sorted(clustering.clusters[number].owned, key=place)
-    ]
+def _with_unfused(cost: Cost, partition: Partition, mine: frozenset[str]) -> Cost:
+    """The cost with that of the calls which eager runs for the region's own ops, one by one."""
+    calls: dict[int, set[str]] = {}
+    for name in sorted(mine, key=partition.graph.position.__getitem__):
+        calls.setdefault(partition.call_of[name], set()).add(name)
+    alone = [cost for names in calls.values() for cost in partition.call_costs(frozenset(names))]
     return replace(
         cost,
         unfused_bytes=sum(each.bytes for each in alone),
@@ -140,7 +140,18 @@ class Verdicts:
                 return Verdict(*edge, False, Reason.PEAK_MEMORY, "", max(cut.cost_us, 0.0))
         if proposal is None or proposal.refusal is None:
             return Verdict(*edge, False, Reason.NO_GAIN, f"{gain:.1f} us", gain)
+        if proposal.refusal.reason is Reason.CYCLE:
+            # Nothing could have been gained by what cannot be.
+            return Verdict(*edge, False, Reason.CYCLE, self.between(*edge))
         return Verdict(*edge, False, proposal.refusal.reason, proposal.refusal.detail, gain)
+
+    def between(self, producer: str, consumer: str) -> str:
+        """What stands between the groups of two ops: an original call if there is one."""
+        groups = self.partition.groups
+        keys = groups.between(groups.owner[producer], groups.owner[consumer])
+        names = [name for key in keys for name in groups.groups[key].ops]
+        names.sort(key=lambda name: (name not in self.partition.opaque, self.graph.position[name]))
+        return f"through {names[0]}" if names else ""
 
     def proposal(self, producer: str, consumer: str) -> Proposal | None:
         owner = self.partition.groups.owner

@@ -139,38 +139,36 @@ def _traffic(
         passes = needed_in_passes(ops, stored)
     read: dict[str, int] = {}
     written = cached = again = tile_read = 0
+    # The same elements of a value are loaded once in a pass, whichever op asks for them.
+    shared: dict[object, tuple[Access, set[int]]] = {}
     for access in found:
+        what = (access.value, access.is_store, access.offset, *sorted(access.steps.items()))
+        needed = shared.setdefault(what, (access, set()))[1]
+        needed.update(k for k, names in enumerate(passes) if access.op in names)
+    for access, needed in shared.values():
         distinct = min(prod(walk.sizes[axis] for axis in access.steps), access.numel)
         factor = _sector_factor(access, walk)
-        fetched = distinct * (factor if _leaves_cache(access, walk, device) else 1)
-        requested = access.width * factor * _requested(access, walk)
+        bytes_once = int(
+            access.width * distinct * (factor if _leaves_cache(access, walk, device) else 1)
+        )
+        requested = int(access.width * factor * _requested(access, walk))
         if access.is_store:
-            written += int(access.width * fetched)
-            cached += int(requested)
+            written += bytes_once
+            cached += requested
             continue
-        repeats = max(1, sum(access.op in needed for needed in passes))
-        cached += int(requested * repeats)
-        again += int(access.width * fetched * (repeats - 1))
+        repeats = max(1, len(needed))
+        cached += requested * repeats
+        again += bytes_once * (repeats - 1)
         tile_read += access.width * prod(walk.spans[axis] for axis in access.steps)
         most = int(access.width * access.numel * factor)
-        read[access.value] = min(read.get(access.value, 0) + int(access.width * fetched), most)
+        read[access.value] = min(read.get(access.value, 0) + bytes_once, most)
+    once = sum(read.values())
     # Later passes over the rows are served from L2 where the rows in progress fit there.
-    in_progress = min(walk.blocks, device.processors * 4) * _row_bytes(found, walk)
+    in_progress = once * min(1.0, device.processors * 4 / max(walk.blocks, 1))
     if in_progress <= device.l2_bytes // 2:
         again = 0
-    moved = sum(read.values()) + again
+    moved = once + again
     return _Traffic(moved + written, max(cached, moved + written), moved, tile_read)
-
-
-def _row_bytes(found: Sequence[Access], walk: Walk) -> int:
-    """Bytes of the rows that one program walks."""
-    rows = prod(walk.spans.values())
-    whole = prod(walk.sizes.values())
-    share = rows / max(walk.blocks * rows, 1) if whole else 0.0
-    return int(
-        sum(a.width * prod(walk.sizes[axis] for axis in a.steps) for a in found if not a.is_store)
-        * share
-    )
 
 
 def _unit_axis(access: Access) -> str | None:

@@ -2,8 +2,7 @@
 
 In: a clustering and the peak it must keep. Out: one that keeps it, and the cuts that were made.
 Where the peak is passed, the cluster that runs there is cut in two, or one that runs later and
-keeps values alive for it; in the end the clusters are the program's own ops in its own order, whose
-peak is eager's.
+keeps values alive for it.
 """
 
 from __future__ import annotations
@@ -17,11 +16,16 @@ from fuser.passes.split import Cut, Judge, apart, cheapest_cut
 
 
 def within_peak(
-    clustering: Clustering, limit: int, judge: Judge, on_asked: Callable[[Tree], None]
+    clustering: Clustering,
+    limit: int,
+    judge: Judge,
+    on_asked: Callable[[Tree], None] | None = None,
 ) -> tuple[Clustering, tuple[Cut, ...]]:
     """Cut clusters until the peak is at most `limit` bytes.
 
-    `on_asked` is called with a merge that the user asked for and that stands against the limit.
+    With `on_asked` the limit is known to be within reach of the ops one by one, so cuts go on until
+    it is kept; it is called with a merge that the user asked for and that stands against it.
+    Without, only cuts that lower the peak where it is passed are made.
     """
     made: list[Cut] = []
     while True:
@@ -31,12 +35,14 @@ def within_peak(
             return clustering, tuple(made)
         found: dict[int, Cut] = {}
         for step in sorted(over, key=lambda step: (-held[step], step)):
-            chosen = _cut_at(clustering, step, held[step], limit, judge, found)
+            chosen = _cut_at(
+                clustering, step, held[step], limit, judge, found, on_asked is not None
+            )
             if chosen is not None:
                 found[chosen[0]] = chosen[1]
         if not found:
             final = next((c.tree for c in clustering.clusters if c.tree.is_final), None)
-            if final is not None:
+            if final is not None and on_asked is not None:
                 on_asked(final)
             return clustering, tuple(made)
         made += found.values()
@@ -50,6 +56,7 @@ def _cut_at(
     limit: int,
     judge: Judge,
     found: dict[int, Cut],
+    is_thorough: bool,
 ) -> tuple[int, Cut] | None:
     """A cluster to cut, and where, so that less is held at a step."""
     number = clustering.order[step]
@@ -78,12 +85,12 @@ def _cut_at(
         return None  # wait for what that changes
     if _can_cut(clustering, number):
         for allowed in (fits, is_less):
-            cut = cheapest_cut(clustering, number, judge, allowed)
+            cut = _cheapest(clustering, number, judge, allowed)
             if cut is not None:
                 return number, cut
     position = clustering.program.position
     for other in spanning:
-        cut = cheapest_cut(
+        cut = _cheapest(
             clustering,
             other,
             judge,
@@ -94,7 +101,7 @@ def _cut_at(
         )
         if cut is not None:
             return other, cut
-    return _any_cut(clustering, number, judge, found)
+    return _any_cut(clustering, number, judge, found) if is_thorough else None
 
 
 def _dying(clustering: Clustering, step: int) -> list[tuple[int, frozenset[str]]]:
@@ -117,10 +124,17 @@ def _any_cut(
     """The last resort: the cluster itself, else the nearest one that can be cut."""
     for other in (number, *clustering.order):
         if other not in found and _can_cut(clustering, other):
-            cut = cheapest_cut(clustering, other, judge, lambda _: True)
+            cut = _cheapest(clustering, other, judge, lambda _: True)
             if cut is not None:
                 return other, cut
     return None
+
+
+def _cheapest(
+    clustering: Clustering, number: int, judge: Judge, allowed: Callable[[Cut], bool]
+) -> Cut | None:
+    ops = clustering.clusters[number].owned
+    return cheapest_cut(clustering.program, ops, clustering.stored(number), judge, allowed)
 
 
 def _can_cut(clustering: Clustering, number: int) -> bool:

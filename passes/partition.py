@@ -18,9 +18,10 @@ from fuser.device import DeviceSpec
 from fuser.ir.graph import Graph
 from fuser.ir.region import Cost, Reason
 from fuser.ir.rules import Requests
+from fuser.passes.analysis import eager_calls
 from fuser.passes.base import NO_LIMITS, Cuts, Limits, dependencies, in_canonical_order
 from fuser.passes.candidate import Candidate, Refused, candidate_for
-from fuser.passes.clusters import Cluster, Clustering
+from fuser.passes.clusters import Cluster, Clustering, leaving
 from fuser.passes.groups import Groups, Tree, free_ops
 from fuser.passes.traffic import Predictor
 
@@ -71,6 +72,9 @@ class Partition:
         self.groups = Groups(self.graph, self.needs, free_ops(self.graph) - kept)
         self.opaque = {op.name for op in self.graph.ops if op.is_opaque}
         self.predictor = Predictor(self.graph, self.device)
+        self.call_of = {
+            op.name: number for number, ops in enumerate(eager_calls(self.program)) for op in ops
+        }
         self.quick: dict[int, float] = {}
         self.kernels: dict[tuple[frozenset[str], frozenset[str]], Candidate] = {}
         """What is computed and what of it is stored, to the kernel."""
@@ -188,9 +192,14 @@ class Partition:
         names = frozenset().union(*(self.groups.groups[key].ops for key in keys))
         return self.kernel(names, self.groups.stored(keys), limits)
 
-    def op_cost(self, name: str) -> Cost:
-        """The cost of one op with a kernel of its own."""
-        return self.kernel(frozenset({name}), frozenset({name})).cost
+    def call_costs(self, names: frozenset[str]) -> list[Cost]:
+        """The cost of the ops of one of eager's calls: one kernel where that is possible."""
+        try:
+            return [self.kernel(names, leaving(self.graph, names)).cost]
+        except Refused:
+            place = self.graph.position.__getitem__
+            parts = [frozenset({name}) for name in sorted(names, key=place)]
+            return [self.kernel(part, leaving(self.graph, part)).cost for part in parts]
 
     def saving(self, pair: Pair) -> float:
         """The predicted microseconds that one kernel saves; raises `Refused`."""

@@ -1,16 +1,17 @@
-"""Where to cut a cluster in two.
+"""Where to cut the ops of one kernel in two.
 
-In: a clustering and the number of one of its clusters. Out: a `Cut`. Cuts go along the program's
-order: what comes before a point is one side, the rest the other, which can close no cycle. The best
-one makes the two kernels that are predicted to be fastest together.
+In: a graph, the names of the ops, and which of their values are stored. Out: a `Cut`. Cuts go along
+the program's order: what comes before a point is one side, the rest the other, which can close no
+cycle. The best one makes the two kernels that are predicted to be fastest together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from fuser.ir.dim import evaluate
+from fuser.ir.graph import Graph
 from fuser.passes.candidate import Candidate, Refused
 from fuser.passes.clusters import Cluster, Clustering, leaving
 from fuser.passes.groups import Tree
@@ -38,16 +39,13 @@ class Cut:
     """Predicted microseconds of the two kernels less those of the one."""
 
 
-def cuts(clustering: Clustering, number: int) -> Iterator[Cut]:
-    """Every cut of a cluster without copies, from the first op on."""
-    graph = clustering.program
-    cluster = clustering.clusters[number]
-    stored = clustering.stored(number)
-    names = sorted(cluster.owned, key=graph.position.__getitem__)
+def cuts(graph: Graph, ops: Collection[str], stored: Collection[str]) -> Iterator[Cut]:
+    """Every cut, from the first op on."""
+    names = sorted(ops, key=graph.position.__getitem__)
     size = {name: evaluate(graph.by_name[name].type.bytes, graph.hints) for name in names}
     last = {
         name: max(
-            (graph.position[r.name] for r in graph.readers[name] if r.name in cluster.owned),
+            (graph.position[r.name] for r in graph.readers[name] if r.name in ops),
             default=-1,
         )
         for name in names
@@ -72,13 +70,16 @@ def cuts(clustering: Clustering, number: int) -> Iterator[Cut]:
 
 
 def cheapest_cut(
-    clustering: Clustering, number: int, judge: Judge, allowed: Callable[[Cut], bool]
+    graph: Graph,
+    ops: frozenset[str],
+    stored: frozenset[str],
+    judge: Judge,
+    allowed: Callable[[Cut], bool] = lambda _: True,
 ) -> Cut | None:
     """The allowed cut whose kernels are predicted to be fastest, None where there is none."""
-    graph = clustering.program
-    found = [cut for cut in cuts(clustering, number) if allowed(cut)]
+    found = [cut for cut in cuts(graph, ops, stored) if allowed(cut)]
     found.sort(key=lambda cut: (cut.crossing, abs(len(cut.left) - len(cut.right))))
-    whole = judge(clustering.clusters[number].owned, clustering.stored(number)).cost.time_us
+    whole = judge(ops, stored).cost.time_us
     best: Cut | None = None
     for cut in found[:MOST_JUDGED]:
         try:
@@ -90,6 +91,18 @@ def cheapest_cut(
         if best is None or cost < best.cost_us:
             best = Cut(cut.left, cut.right, cut.crossing, cut.held_left, cut.held_right, cost)
     return best
+
+
+def crossing_pairs(graph: Graph, cut: Cut) -> list[tuple[str, str]]:
+    """Pairs of ops that keep the two sides apart: every edge between them, or any two ops."""
+    pairs = [
+        (name, reader.name)
+        for name in cut.left
+        for reader in graph.readers[name]
+        if reader.name in cut.right
+    ]
+    place = graph.position.__getitem__
+    return sorted(pairs) or [(min(cut.left, key=place), min(cut.right, key=place))]
 
 
 def apart(clustering: Clustering, made: dict[int, Cut]) -> Clustering:

@@ -106,6 +106,16 @@ def source_of(node: fx.Node) -> Source:
     return Source(last["file"], int(last["line"]), last["code"].strip(), module)
 
 
+def origin_of(node: fx.Node) -> str:
+    """What the ops of one decomposed call have in common: the call of the traced program, its
+    place in the order of autograd, and the aten operation that eager would run."""
+    original = node.meta.get("original_aten")
+    if original is None:
+        return ""
+    calls = node.meta.get("source_fn_stack") or node.meta.get("fwd_source_fn_stack") or [("",)]
+    return f"{calls[-1][0]}:{node.meta.get('seq_nr', '')}:{original}"
+
+
 class _Importer:
     """One pass over the nodes; `known` maps each node to what later nodes see."""
 
@@ -218,7 +228,7 @@ class _Importer:
             tuple((k, self.slots(v, arguments)) for k, v in node.kwargs.items()),
         )
         results = tuple(self.results(node.name, value))
-        source = source_of(node)
+        source, origin = source_of(node), origin_of(node)
         row = row_for(str(node.target), self.named_arguments(node), arguments, results, MOVES)
         if isinstance(row, Row):
             if row.kind == "full":
@@ -226,12 +236,12 @@ class _Importer:
                 call, arguments = constant_call(row, results[0]), []
             op = Op(
                 node.name, row.kind, row.operands, tuple(arguments), results, call, row.domain,
-                row.reduced, row.keepdim, row.compute, row.attributes, source,
+                row.reduced, row.keepdim, row.compute, row.attributes, source, origin=origin,
             )  # fmt: skip
         else:
             op = Op(
                 node.name, OPAQUE, (), tuple(arguments), results, call, source=source,
-                reason=row, effect=effect_of(node.target),
+                reason=row, effect=effect_of(node.target), origin=origin,
             )  # fmt: skip
         self.ops.append(op)
         if isinstance(value, torch.Tensor):

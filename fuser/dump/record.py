@@ -37,7 +37,7 @@ Size = int | str
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """The most memory that stored values need at once, planned and run op by op."""
+    """The most memory that stored values need at once, as planned and in eager."""
 
     planned: int
     eager: int

@@ -181,4 +181,4 @@ def _cut(text: str) -> str:
     return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
 
 
-__all__ = ["WIDTH", "Explanation", "to_explanation"]
+__all__ = ["Explanation", "to_explanation"]

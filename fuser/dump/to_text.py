@@ -208,7 +208,7 @@ def _costs(plan: FusionPlan, region: Region) -> Iterator[_Line]:
         items.append(f"{byte_text(cost.cached_bytes)} served by L2")
     yield from _listed("       ", items, "green")
     if not isinstance(cost.bytes_by_size, int):
-        yield _Line(_cut(f"       {python_text(cost.bytes_by_size)} bytes"), "green")
+        yield _Line(_cut(f"       {python_text(cost.bytes_by_size)} bytes moved"), "green")
 
 
 def _needs(

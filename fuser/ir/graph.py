@@ -201,6 +201,8 @@ class Op:
     source: Source = Source()
     reason: str = ""
     effect: Effect = Effect.NONE
+    origin: str = ""
+    """The call of the program that the op is a part of; ops it was decomposed into share it."""
 
     @property
     def is_opaque(self) -> bool:

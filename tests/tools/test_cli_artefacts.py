@@ -33,6 +33,19 @@ def make(device):
     return scaled, (torch.ones(4, 8, device=device), torch.ones(8, device=device))
 """
 
+REQUIRED = {
+    "": "target regions opaque edges passes totals",
+    "regions 0": "name kind strategy ops inputs outputs bytes unfused_bytes flops",
+    "regions 0 ops 0": "name op source",
+    "regions 0 predicted": "registers shared_bytes occupancy time_us bound",
+    "regions 0 compiled": "registers spills shared_bytes",
+    "edges 0": "producer consumer fused reason",
+    "passes 0": "name ms",
+    "totals": "ops kernels opaque_calls bytes unfused_bytes predicted_us unfused_us peak_bytes "
+    "eager_peak_bytes",
+}
+"""What other tools read of a plan with resources: place to names of fields."""
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -160,7 +173,13 @@ def test_a_program_is_compiled_for_a_gpu_that_is_not_here(program: Path) -> None
         timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    compiled = json.loads(done.stdout)["regions"][0]["compiled"]
+    plan = json.loads(done.stdout)
+    for place, names in REQUIRED.items():
+        found = plan
+        for step in place.split():
+            found = found[int(step) if step.isdecimal() else step]
+        assert set(names.split()) <= found.keys(), place
+    compiled = plan["regions"][0]["compiled"]
     assert 8 <= compiled["registers"] <= 255
     assert compiled["spills"] == 0
     assert [kernel["name"] for kernel in compiled["kernels"]] == ["region_0"]

@@ -96,7 +96,11 @@ def test_stored_values_are_written_besides() -> None:
 
 
 def test_symbolic_sizes_count_as_their_hints() -> None:
-    assert cost_of(lambda x: x.exp() * 2, X, dynamic=True) == cost_of(lambda x: x.exp() * 2, X)
+    found = cost_of(lambda x: x.exp() * 2, X, dynamic=True)
+    known = cost_of(lambda x: x.exp() * 2, X)
+    assert replace(found, bytes_by_size=known.bytes_by_size) == known
+    assert len(found.bytes_by_size.free_symbols) == 2
+    assert known.bytes_by_size == known.bytes
 
 
 # Work and time ----------------------------------------------------------------------------------
@@ -117,15 +121,63 @@ def test_work_is_weight_times_domain(program: Program, kind: str, work: int) -> 
     assert cost_of(program, X).flops == work
 
 
+SLOW = replace(H200, copy_rate=1e9, l2_rate=1e9, vector_rate=2e9, launch_us=3.0, processors=1)
+"""A byte takes a nanosecond, and so does an operation."""
+
+
 def test_time_is_a_launch_and_the_longer_of_two() -> None:
-    device = replace(H200, copy_rate=1e9, vector_rate=1e9, launch_us=3.0)
-    memory = cost_of(lambda x: x + 1, X, device=device)
+    memory = cost_of(lambda x: x + 1, X, device=SLOW)
     assert memory.time_us == pytest.approx(3.0 + 8 * NUMEL / 1e3)
     assert memory.bound == "memory"
-    compute = cost_of(lambda x: x.exp(), X, device=device)
+    compute = cost_of(lambda x: x.exp(), X, device=SLOW)
     assert compute.time_us == pytest.approx(3.0 + 16 * NUMEL / 1e3)
     assert compute.bound == "compute"
     assert cost_of(lambda x: x + 1, X).bound == "launch"
+
+
+# Access patterns --------------------------------------------------------------------------------
+
+WIDE = torch.empty(4096, 8192, dtype=torch.bfloat16)
+
+
+def test_a_strided_read_pays_for_its_sectors() -> None:
+    straight = cost_of(lambda x, y: x + y, WIDE, torch.empty_like(WIDE))
+    crossed = cost_of(lambda x, y: x + y.t(), WIDE, torch.empty(8192, 4096, dtype=WIDE.dtype))
+    assert crossed.bytes == straight.bytes == 3 * WIDE.numel() * 2
+    # Each element of the transposed operand takes a sector of 32 bytes from L2.
+    assert crossed.cached_bytes == WIDE.numel() * (2 + 2 + 32)
+    assert crossed.time_us > 2 * straight.time_us
+
+
+def test_what_is_read_again_comes_from_the_second_level_cache() -> None:
+    """A row of 128k elements is read for its maximum, its sum and its result."""
+    row = cost_of(lambda x: x.softmax(1), torch.empty(32, 1 << 17))
+    numel = 32 << 17
+    assert row.cached_bytes == 4 * 4 * numel
+    assert row.bytes == 2 * 4 * numel
+
+
+def test_long_rows_of_many_programs_do_not_fit_the_cache() -> None:
+    row = cost_of(lambda x: x.softmax(1), torch.empty(1024, 1 << 17))
+    assert row.bytes == 4 * 4 * (1024 << 17)
+
+
+def test_a_broadcast_is_moved_once_and_served_again() -> None:
+    cost = cost_of(lambda x, b: x + b, WIDE, torch.empty(8192, dtype=torch.bfloat16))
+    assert cost.bytes == 2 * WIDE.numel() * 2 + 8192 * 2
+    assert cost.cached_bytes == 3 * WIDE.numel() * 2
+
+
+def test_few_bytes_in_flight_are_slow() -> None:
+    """One program a processor that asks for little cannot keep memory busy."""
+    few = cost_of(lambda x: x.sum(1), torch.empty(8, 8192))
+    many = cost_of(lambda x: x.sum(1), torch.empty(8192, 8192))
+    per_byte = [(cost.time_us - H200.launch_us) / cost.bytes for cost in (few, many)]
+    assert per_byte[0] > 4 * per_byte[1]
+
+
+def test_special_functions_are_counted() -> None:
+    assert cost_of(lambda x: x.exp() / (x + 1), X).special == 2 * NUMEL
 
 
 def test_apart_is_the_sum_over_the_ops() -> None:

@@ -266,7 +266,7 @@ def test_bytes_are_an_expression_where_sizes_change_from_call_to_call() -> None:
     sketch = Sketch()
     x = sketch.input("x", sketch.symbol("s0", 8), 16)
     plan = plan_graph(sketch.graph(sketch.pointwise("exp", x)), "sm_90")
-    assert "\n       128*s0 bytes\n" in to_text(plan)
+    assert "\n       128*s0 bytes moved\n" in to_text(plan)
 
 
 class Block(nn.Module):
