@@ -119,7 +119,14 @@ class Plan:
 
         `verbose` lists every refused edge and the time of each pass.
         """
-        write_text(self.fusion, stream or sys.stdout, self.kernels, self.resources, verbose=verbose)
+        write_text(
+            self.fusion,
+            stream or sys.stdout,
+            self.kernels,
+            self.resources,
+            self.peaks,
+            verbose=verbose,
+        )
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The plan as JSON text, also written to `path` where one is given."""
@@ -152,7 +159,7 @@ class Plan:
         return to_networkx(self.fusion)
 
     def __str__(self) -> str:
-        return to_text(self.fusion, self.kernels, self.resources)
+        return to_text(self.fusion, self.kernels, self.resources, self.peaks)
 
     def __repr__(self) -> str:
         return f"<fuser plan for {self.target}: {headline(self.fusion, self.kernels)}>"

@@ -20,8 +20,9 @@ HELP = f"""\
 Show what would run for one call of a model: each kernel with its operations and the lines of the
 program that they come from, what it is predicted to need, the operations that stay calls to
 PyTorch, and the reason for each value that is not fused. Nothing is run, and nothing compiled but
-with --resources, which compiles each kernel for the target and puts its registers, spills and
-shared memory beside those that were predicted. `fuserc explain` says more about the reasons.
+with --resources: then each kernel is compiled for the target, and its registers, spills and shared
+memory stand beside those that were predicted. A kernel that spills gets a smaller tile there, or
+its region is cut, as when the model runs. `fuserc explain` says more about the reasons.
 
 {FILE_HELP}
 
@@ -104,4 +105,11 @@ def _with_resources(plan: Plan) -> Plan:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(plan.sources()))
-        return plan.with_resources(lambda name: progress.update(task, advance=1, description=name))
+
+        def compiled(name: str) -> None:
+            # A kernel that spills is compiled again with another tile, which nobody could foresee.
+            done = progress.tasks[0].completed + 1
+            total = max(done, len(plan.sources()))
+            progress.update(task, completed=done, total=total, description=name)
+
+        return plan.with_resources(compiled)

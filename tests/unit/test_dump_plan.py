@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from fuser import driver
+from fuser.dump.diff import diff
+from fuser.dump.record import Tile
 from fuser.dump.to_text import to_text
 from fuser.dump.words import byte_text
 from fuser.errors import InvalidArgument, InvalidPlan, KernelCompilationError
 from fuser.ir.kernel import KernelSpec, Resources
 from fuser.passes.analysis import eager_peak_bytes, peak_bytes
 from fuser.report import Plan
-from fuser.runtime import offline
 from support.plans import kernels, small_plan
 
 KERNELS = (kernels("region_0", "scale"), kernels("region_1", "ratio"))
@@ -82,47 +84,81 @@ def test_its_record_knows_the_memory_that_it_needs(plan: Plan) -> None:
 
 
 class Compiler:
-    """Stands for the offline compiler and records what it is asked."""
+    """Stands for the offline compiler: gives each kernel its answers in turn, notes the questions.
 
-    def __init__(self, *results: Resources | str) -> None:
-        self.results = list(results)
-        self.asked: tuple[Any, ...] = ()
+    The small plan's generated kernels have the names of their regions.
+    """
+
+    def __init__(self, *answers: tuple[str, Resources | str]) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[list[str], str, dict[str, int]]] = []
 
     def __call__(
-        self, specs: list[KernelSpec], target: str, hints: Any, on_result: Any = None
-    ) -> list[Resources | str]:
-        self.asked = ([spec.name for spec in specs], target, dict(hints))
+        self, specs: Sequence[KernelSpec], target: str, hints: Mapping[str, int],
+        on_result: Callable[[str], None] | None = None,
+    ) -> list[Resources | str]:  # fmt: skip
+        self.asked.append(([spec.name for spec in specs], target, dict(hints)))
+        found = []
         for spec in specs:
+            name, answer = self.answers.pop(0)
+            assert name == spec.name
+            found.append(answer)
             if on_result is not None:
-                on_result(spec.name)
-        return self.results
+                on_result(name)
+        return found
 
 
 def test_its_kernels_are_compiled_for_its_target(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiler = Compiler(Resources(24, 0, 0), Resources(48, 3, 256))
-    monkeypatch.setattr(offline, "compile_many", compiler)
+    compiler = Compiler(("region_0", Resources(24, 0, 0)), ("region_1", Resources(48, 0, 256)))
+    monkeypatch.setattr(driver, "compile_many", compiler)
     done: list[str] = []
     compiled = plan.with_resources(done.append)
-    assert compiler.asked == (["scale", "ratio"], "sm_90", {})
-    assert done == ["scale", "ratio"]
+    assert compiler.asked == [(["region_0", "region_1"], "sm_90", {})]
+    assert done == ["region_0", "region_1"]
     assert plan.resources == {}
-    assert compiled.resources == {"scale": Resources(24, 0, 0), "ratio": Resources(48, 3, 256)}
+    assert compiled.resources == {
+        "region_0": Resources(24, 0, 0), "region_1": Resources(48, 0, 256),
+    }  # fmt: skip
     needs = compiled.regions[1].cost.needs
     shared = byte_text(needs.shared_bytes)
-    assert f"registers {needs.registers} predicted, 48 compiled, 3 spilled" in str(compiled)
+    assert f"registers {needs.registers} predicted, 48 compiled, 0 spilled" in str(compiled)
     assert f"shared memory {shared} predicted, 256 B compiled" in str(compiled)
-    assert json.loads(compiled.to_json())["regions"][1]["compiled"]["spills"] == 3
-    assert "predicted, 48 compiled, 3 spilled" in compiled.to_dot()
+    assert json.loads(compiled.to_json())["regions"][1]["compiled"]["registers"] == 48
+    assert "predicted, 48 compiled, 0 spilled" in compiled.to_dot()
     assert Plan.from_json(compiled.to_json()) == compiled.record != plan.record
+
+
+def test_a_kernel_that_spills_gets_another_tile_and_the_plan_says_so(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = Compiler(
+        ("region_0", Resources(24, 0, 0)),
+        ("region_1", Resources(255, 8, 256)),
+        ("region_1", Resources(64, 0, 128)),
+    )
+    monkeypatch.setattr(driver, "compile_many", compiler)
+    compiled = plan.with_resources()
+    first, second = plan.regions[1].schedule.candidates[0][:2]
+    assert compiled.resources["region_1"] == Resources(64, 0, 128)
+    (note,) = compiled.record.regions[1].notes
+    assert "spilled 8 registers" in note
+    assert compiled.record.regions[1].tiles == (Tile(dict(second.blocks), second.num_warps),)
+    assert first != second
+    for text in (str(compiled), compiled.to_dot(), compiled.to_json(), compiled.to_html()):
+        assert "spilled 8 registers" in " ".join(text.replace("\\n", " ").split())
+    assert "tile" in {
+        change.field for change in diff(plan.record, compiled.record).regions[0].changes
+    }
 
 
 def test_a_kernel_that_does_not_compile_is_an_error(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offline, "compile_many", Compiler(Resources(24, 0, 0), "no such name"))
-    with pytest.raises(KernelCompilationError, match="kernel ratio does not compile: no such name"):
+    compiler = Compiler(("region_0", Resources(24, 0, 0)), ("region_1", "no such name"))
+    monkeypatch.setattr(driver, "compile_many", compiler)
+    with pytest.raises(KernelCompilationError, match="region_1 does not compile: no such name"):
         plan.with_resources()
 
 
