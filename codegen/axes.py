@@ -39,6 +39,11 @@ class KernelAxis:
     size: Dim
     parts: tuple[LoopAxis, ...]
 
+    @property
+    def level(self) -> str:
+        """The tile variable that the axis is a part of; none for `o`, which is a plain number."""
+        return "" if self.name[0] == "o" else self.name[0]
+
 
 def merge_axes(
     axes: Sequence[LoopAxis], accesses: Iterable[Affine], prefix: str
@@ -71,9 +76,11 @@ class AxisText:
     """Writes affine forms over merged axes."""
 
     def __init__(self, axes: Sequence[KernelAxis], sizes: SizeArguments) -> None:
+        self.axes = tuple(axes)
         self.sizes = sizes
         # Of a merged group only the innermost part's step matters: the others follow from it.
         self.innermost = {axis.parts[-1].name: axis.name for axis in axes}
+        self.levels = {part.name: axis.level for axis in axes for part in axis.parts}
         self.inner_parts = {part.name for axis in axes for part in axis.parts[:-1]}
 
     def affine(self, form: Affine) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from fuser.codegen.axes import AxisText, SizeArguments
 from fuser.codegen.expressions import Held, convert, literal, plain_literal
 from fuser.codegen.names import Names
+from fuser.codegen.random import place_of
 from fuser.ir.dim import Dim, is_equal
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Graph, Literal, Op, Operand, TensorType
@@ -75,7 +76,7 @@ class Body:
         self.pointers: dict[str, str] = {}
         self.accesses: list[Affine] = []
         self.known: dict[object, Held] = {}
-        self.levels = {axis.name: "r" if axis.is_reduced else "x" for axis in space.axes}
+        self.levels = axis_text.levels
         self.axis_sizes: Mapping[str, Dim] = {axis.name: axis.size for axis in space.axes}
         self.inside = set(space.index)
 
@@ -90,6 +91,7 @@ class Body:
         builders = {
             Group.POINTWISE: self.pointwise,
             Group.CREATION: self.pointwise,
+            Group.RANDOM: self.random,
             Group.BORDER: self.border,
             Group.GATHER: self.gather,
             Group.REDUCTION: self.reduction,
@@ -144,6 +146,13 @@ class Body:
             level |= self.level_of(index[0])
         computed = DType.BOOL if row.promotion is Promotion.COMPARE else op.compute
         return self.bind(op, Held(text, computed, level))
+
+    def random(self, op: Op, index: Index, guard: Held | None) -> Held:
+        seed = self.operand(op.operands[0], index, guard)
+        place = place_of(op, index, self.axis_text, self.affine)
+        text = BY_KIND[op.kind].expression.format(seed.text, *place.arguments)
+        level = seed.level.union(*map(self.level_of, place.forms))
+        return self.bind(op, Held(text, op.compute, level))
 
     def as_stored(self, held: Held, operand: Operand) -> Held:
         """An operand that something is decided by: rounded, so that what eager has equal is."""
@@ -343,7 +352,7 @@ class Body:
         return self.axis_text.affine(form)
 
     def level_of(self, form: Affine) -> frozenset[str]:
-        return frozenset(self.levels[axis] for axis in form.axes)
+        return frozenset(self.levels[axis] for axis in form.axes if self.levels[axis])
 
     def index_value(self, form: Affine, dtype: DType) -> str:
         """An index as a value that is computed with."""

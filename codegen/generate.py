@@ -8,12 +8,14 @@ from fuser.codegen.emit.kernel import Work, work_of
 from fuser.codegen.emit.pointwise import pointwise_kernels
 from fuser.codegen.emit.reduction import looped_kernels, row_kernels
 from fuser.codegen.emit.split import split_kernels
+from fuser.codegen.emit.tiled import tiled_kernels
 from fuser.ir.kernel import KernelSpec, RegionKernels
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Strategy
 
 EMITTERS: Mapping[Strategy, Callable[[Work], tuple[KernelSpec, ...]]] = {
     Strategy.FLAT: pointwise_kernels,
+    Strategy.TILED: tiled_kernels,
     Strategy.ROW_IN_REGISTERS: row_kernels,
     Strategy.LOOPED: looped_kernels,
     Strategy.SPLIT: split_kernels,

@@ -13,9 +13,13 @@ import torch
 
 from fuser.ir.dim import Dim, python_text
 
+# What the template and the runtime put beside the program's own names.
 RESERVED = frozenset(
-    {"call", "inputs", "math", "torch", "as_strided", "empty_strided", "planned_layout"}
-)
+    {
+        "call", "inputs", "math", "torch", "as_strided", "empty_strided",
+        "planned_layout", "reinterpreted", "current_stream", "allocate",
+    }
+)  # fmt: skip
 
 
 class HostNames:

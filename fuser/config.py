@@ -31,6 +31,7 @@ __all__ = [
     "scope",
     "table",
     "triton_interpret",
+    "tune",
     "use_triton_interpreter",
 ]
 
@@ -101,6 +102,14 @@ KNOBS: tuple[Knob, ...] = (
         keyed=False,
     ),
     Knob(
+        name="tune",
+        env="FUSER_TUNE",
+        value_type=bool,
+        default=True,
+        doc="Time the tiles of each longer kernel on the GPU once and keep the fastest.",
+        keyed=False,
+    ),
+    Knob(
         name="triton_interpret",
         env="TRITON_INTERPRET",
         value_type=bool,
@@ -140,6 +149,11 @@ def dump_dir() -> Path | None:
 def logs() -> str:
     """Return the text that says which modules log; `fuser.log` reads it."""
     return _typed(str, "logs")
+
+
+def tune() -> bool:
+    """Return whether tiles are timed on the GPU."""
+    return _typed(bool, "tune")
 
 
 def triton_interpret() -> bool:

@@ -5,6 +5,7 @@
     plan      merge equal ops, drop unused ones, partition by predicted time (passes.pipeline)
     generate  each region to Triton source through its template              (codegen.generate)
     fit       compile; what spills gets a smaller tile or is cut and replanned    (fit)
+    tune      time the tiles of each longer kernel once, keep the fastest         (tune)
     run       a flat host program that allocates, launches and frees         (runtime.executable)
 
 Read `compile_graph` and `plan_module` and follow them down. Everything else in the package serves
@@ -26,7 +27,7 @@ from fuser.capture.backend import CompileContext
 from fuser.capture.from_fx import DataDependentSize, from_fx
 from fuser.codegen.generate import generate
 from fuser.codegen.host import host_program
-from fuser.device import present_target
+from fuser.device import device_spec, present_target
 from fuser.dump.record import Peaks
 from fuser.dump.stages import NO_STAGES, Stages
 from fuser.errors import AssertFusedError, InvalidArgument, MustFuseError
@@ -39,9 +40,13 @@ from fuser.passes.analysis import eager_peak_bytes, peak_bytes
 from fuser.passes.base import Cuts
 from fuser.passes.pipeline import plan_graph
 from fuser.runtime.executable import Executable, should_run_unfused
+from fuser.runtime.graphs import Replay, replay
 from fuser.runtime.offline import compile_many
+from fuser.runtime.stopwatch import measure, tuning_memory
+from fuser.tune import tune
 
 PRECISIONS = ("fused", "eager")
+MODES = ("default", "reduce-overhead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +55,21 @@ class Options:
 
     `precision`: "fused" keeps float32 inside a region, "eager" rounds wherever eager rounds.
     `rules`: what `fuser.must_fuse`, `fuser.no_fuse` and `fuser.assert_fused` return.
+    `mode`: "reduce-overhead" replays launches as a CUDA graph where it can; a result then lasts
+    until the next call.
     """
 
     precision: str = "fused"
     rules: tuple[FusionRule, ...] = ()
+    mode: str = "default"
 
 
 @dataclass(frozen=True)
 class Compiled:
     """One compiled graph: its plan, its kernels, and the callable that AOTAutograd calls.
 
-    `executable` is None where the graph runs unfused; `reason` then says why.
+    `executable` is None where the graph runs unfused; `reason` then says why. `replay` is there
+    where `mode` asks for CUDA graphs; its `reason` says why the graph is not replayed.
     """
 
     plan: FusionPlan | None
@@ -68,6 +77,7 @@ class Compiled:
     run: Callable[[list[Any]], Any]
     executable: Executable | None = None
     reason: str = ""
+    replay: Replay | None = None
 
 
 def compile_graph(
@@ -77,7 +87,8 @@ def compile_graph(
     options = options_from(context.options)
     stages = Stages(config.dump_dir(), context.phase)
     try:
-        return _compiled(module, context.phase, options, stages)
+        compiled = _compiled(module, context.phase, options, stages)
+        return compiled if options.mode == "default" else _replayed(compiled, module, context)
     except DataDependentSize as reason:
         get_logger("driver").info("graph %s runs unfused: %s", context.compile_id, reason)
         return Compiled(None, (), unfused(module), reason=str(reason))
@@ -101,10 +112,36 @@ def _compiled(module: fx.GraphModule, phase: str, options: Options, stages: Stag
     if target != "cpu":
         fitted = fit_plan(plan, options)
         plan, kernels = fitted.plan, fitted.kernels
+        if config.tune():
+            plan, kernels = tune_plan(plan, kernels, options)
     program = host_program(plan, kernels)
     stages.write("host.py", program.source)
     executable = Executable(plan, kernels, program, constants)
-    return Compiled(plan, kernels, executable, executable)
+    return Compiled(plan, kernels, executable.call, executable)
+
+
+def _replayed(compiled: Compiled, module: fx.GraphModule, context: CompileContext) -> Compiled:
+    """Its launches recorded as a CUDA graph, or a reason why they are not."""
+    executable, plan = compiled.executable, compiled.plan
+    if executable is None or plan is None:
+        return dataclasses.replace(compiled, replay=Replay(compiled.run, compiled.reason))
+    earlier = context.record.plans if context.record is not None else ()
+    is_forward_replayed = any(
+        found.replay is not None and found.replay.is_replayed
+        for found in earlier
+        if isinstance(found, Compiled)
+    )
+    made = replay(
+        executable.call, plan.graph, module, context.phase, executable.constants,
+        is_forward_replayed,
+    )  # fmt: skip
+    if made.reason:
+        warn_once(
+            ("replay", context.compile_id, context.phase),
+            f"graph {context.compile_id} ({context.phase}) is not replayed as a CUDA graph: "
+            f"{made.reason}",
+        )
+    return dataclasses.replace(compiled, run=made.run, replay=made)
 
 
 def plan_module(
@@ -134,7 +171,21 @@ def fit_plan(
     def replan(cuts: Cuts) -> FusionPlan:
         return plan_graph(plan.graph, plan.target, plan.phase, NO_STAGES, options.rules, cuts)
 
-    return fit(plan, compile_kernels, replan, options.precision == "eager")
+    return fit(plan, compile_kernels, replan, options.precision == "eager", options.rules)
+
+
+def tune_plan(
+    plan: FusionPlan, kernels: Sequence[RegionKernels], options: Options
+) -> tuple[FusionPlan, tuple[RegionKernels, ...]]:
+    """The plan with the fastest tile of each kernel, timed on the GPU that is present."""
+    types = {name: value.type for name, value in plan.graph.values.items()}
+
+    def timed(specs: Sequence[KernelSpec]) -> Sequence[float | None]:
+        return measure(specs, types, plan.graph.hints, plan.target)
+
+    launch_us = device_spec(plan.target).launch_us
+    rounds_everywhere = options.precision == "eager"
+    return tune(plan, kernels, timed, tuning_memory(), launch_us, rounds_everywhere)
 
 
 def target_of(module: fx.GraphModule) -> str:
@@ -157,10 +208,10 @@ def unfused(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
 
 
 def options_from(given: Mapping[str, Any]) -> Options:
-    """Checked options; `mode` is torch.compile's own keyword and has only its default here."""
+    """Checked options; no `mode` is the default one, as for torch.compile."""
     known = tuple(field.name for field in dataclasses.fields(Options))
     for name, value in given.items():
-        if name not in (*known, "mode"):
+        if name not in known:
             raise InvalidArgument(
                 function="compile",
                 argument=name,
@@ -168,14 +219,13 @@ def options_from(given: Mapping[str, Any]) -> Options:
                 expected=f"one of the options {', '.join(known)}",
                 known=known,
             )
-    if given.get("mode") not in (None, "default"):
-        raise InvalidArgument(
-            function="compile", argument="mode", value=given["mode"], expected="no mode"
-        )
-    options = Options(**{name: value for name, value in given.items() if name in known})
-    if options.precision not in PRECISIONS:
-        raise InvalidArgument(
-            function="compile", argument="precision", value=options.precision,
-            expected=" or ".join(map(repr, PRECISIONS)), known=PRECISIONS,
-        )  # fmt: skip
+    mode = given.get("mode")
+    options = Options(**{**given, "mode": MODES[0] if mode is None else mode})
+    for name, choices in (("precision", PRECISIONS), ("mode", MODES)):
+        value = getattr(options, name)
+        if value not in choices:
+            raise InvalidArgument(
+                function="compile", argument=name, value=value,
+                expected=" or ".join(map(repr, choices)), known=choices,
+            )  # fmt: skip
     return dataclasses.replace(options, rules=check_rules("compile", options.rules))

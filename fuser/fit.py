@@ -15,6 +15,7 @@ from fuser.codegen.generate import generate
 from fuser.ir.kernel import Configuration, KernelSpec, RegionKernels, Resources
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Reason, Region
+from fuser.ir.rules import FusionRule, apply
 from fuser.log import get_logger
 from fuser.passes.base import Cuts
 from fuser.passes.decide import cut_region
@@ -39,9 +40,17 @@ class Fitted:
 
 
 def fit(
-    plan: FusionPlan, compile_kernels: Compile, replan: Replan, rounds_everywhere: bool = False
+    plan: FusionPlan,
+    compile_kernels: Compile,
+    replan: Replan,
+    rounds_everywhere: bool = False,
+    rules: Sequence[FusionRule] = (),
 ) -> Fitted:
-    """Compile every kernel of the plan, and change the plan until none spills."""
+    """Compile every kernel of the plan, and change the plan until none spills.
+
+    What `rules` want in one kernel stays there, spilling or not.
+    """
+    requests = apply(rules, plan.graph, warn=False)
     known: dict[tuple[str, Configuration], Resources | str] = {}
     cuts: dict[tuple[str, str], Reason] = {}
     while True:
@@ -53,7 +62,7 @@ def fit(
         for region, entry in zip(plan.regions, kernels, strict=True):
             changed = _smaller(region, entry.kernels, known)
             if changed is None and len(region.ops) > 1 and len(cuts) < MOST_CUTS:
-                found.update(dict.fromkeys(cut_region(plan, region), Reason.SPILLS))
+                found.update(dict.fromkeys(cut_region(plan, region, requests), Reason.SPILLS))
             elif changed is not None and changed is not region:
                 smaller[region.name] = changed
         if found.keys() - cuts.keys():

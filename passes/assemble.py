@@ -20,20 +20,19 @@ from fuser.passes.unify import argument_of, is_gather
 
 def regions_of(clustering: Clustering, partition: Partition) -> dict[int, Region]:
     """Cluster number to its region, in the order of the program; opaque calls have none."""
-    fusible = [
-        number
-        for number in range(len(clustering.clusters))
-        if not clustering.clusters[number].owned & partition.opaque
-    ]
-    owned: set[str] = set()
+    owned = [cluster.owned for cluster in clustering.clusters]
+    fusible = [number for number, names in enumerate(owned) if not names & partition.opaque]
+    place = partition.graph.position
+    constants: dict[str, int] = {}
+    for number in sorted(fusible, key=lambda number: min(map(place.__getitem__, owned[number]))):
+        # The first region that needs a constant owns it, whatever the order of the program.
+        for op in clustering.ops(number):
+            if op.name in clustering.free:
+                constants.setdefault(op.name, number)
     found: dict[int, Region] = {}
     for position, number in enumerate(sorted(fusible, key=clustering.place)):
         ops = clustering.ops(number)
-        # The first region that needs a constant owns it.
-        mine = clustering.clusters[number].owned | {
-            op.name for op in ops if op.name in clustering.free and op.name not in owned
-        }
-        owned |= mine
+        mine = owned[number] | {op.name for op in ops if constants.get(op.name) == number}
         found[number] = _region(f"region_{position}", clustering, partition, number, ops, mine)
     return found
 
@@ -64,9 +63,10 @@ def _region(
 
 def _with_unfused(cost: Cost, partition: Partition, mine: frozenset[str]) -> Cost:
     """The cost with that of the calls which eager runs for the region's own ops, one by one."""
-    calls: dict[int, set[str]] = {}
+    calls: dict[str, set[str]] = {}
     for name in sorted(mine, key=partition.graph.position.__getitem__):
-        calls.setdefault(partition.call_of[name], set()).add(name)
+        call = partition.graph.by_name[name].origin or f"op:{name}"
+        calls.setdefault(call, set()).add(name)
     alone = [cost for names in calls.values() for cost in partition.call_costs(frozenset(names))]
     return replace(
         cost,
@@ -90,8 +90,8 @@ class Verdicts:
     clustering: Clustering
     partition: Partition
     regions: Mapping[int, Region]
-    cuts: Sequence[Cut]
-    """What was taken apart to stay within eager's memory."""
+    cuts: Sequence[tuple[Cut, str]]
+    """What was taken apart to stay within eager's memory, and what to say of it."""
 
     @property
     def graph(self) -> Graph:
@@ -135,9 +135,9 @@ class Verdicts:
             return Verdict(*edge, False, Reason.FORBIDDEN, "", gain)
         if is_gather(consumer) and argument_of(consumer, 0).value == producer.name:
             return Verdict(*edge, False, Reason.DATA_DEPENDENT_READ, "", gain)
-        for cut in self.cuts:
+        for cut, detail in self.cuts:
             if producer.name in cut.left and consumer.name in cut.right:
-                return Verdict(*edge, False, Reason.PEAK_MEMORY, "", max(cut.cost_us, 0.0))
+                return Verdict(*edge, False, Reason.PEAK_MEMORY, detail, max(cut.cost_us, 0.0))
         if proposal is None or proposal.refusal is None:
             return Verdict(*edge, False, Reason.NO_GAIN, f"{gain:.1f} us", gain)
         if proposal.refusal.reason is Reason.CYCLE:

@@ -16,6 +16,7 @@ from fuser.ir.space import Space
 from fuser.passes.access import accesses, primary_access
 from fuser.passes.base import Limits
 from fuser.passes.cost import Walk, region_cost
+from fuser.passes.crossing import tiled_schedule
 from fuser.passes.resources import needs_of
 from fuser.passes.schedule import schedule_for
 from fuser.passes.unify import NoSpace, unify
@@ -61,13 +62,19 @@ def candidate_for(
         raise Refused(failure.reason, failure.detail) from None
     found = accesses(graph, ops, stored, space)
     primary = primary_access(found)
-    schedule = schedule_for(graph, ops, stored, space, primary, device)
-    needs = needs_of(graph, ops, stored, space, schedule, device)
-    _check(needs, device, limits)
-    walk = Walk.of(graph, space, schedule, primary)
-    return Candidate(
-        space, schedule, region_cost(graph, ops, stored, walk, found, schedule, needs, device)
-    )
+    schedules = [schedule_for(graph, ops, stored, space, primary, device)]
+    tiled = tiled_schedule(graph, space, found, primary, device)
+    if tiled is not None:
+        schedules.append(tiled)
+    made: list[Candidate] = []
+    for schedule in schedules:
+        needs = needs_of(graph, ops, stored, space, schedule, device)
+        walk = Walk.of(graph, space, schedule, primary)
+        cost = region_cost(graph, ops, stored, walk, found, schedule, needs, device)
+        made.append(Candidate(space, schedule, cost))
+    fastest = min(made, key=lambda candidate: candidate.cost.time_us)
+    _check(fastest.cost.needs, device, limits)
+    return fastest
 
 
 def _check(needs: Needs, device: DeviceSpec, limits: Limits) -> None:

@@ -8,12 +8,13 @@ clusters of one.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from fuser.ir.dim import evaluate
-from fuser.ir.graph import Graph, Op
+from fuser.ir.graph import Effect, Graph, Op
 from fuser.passes.analysis import Step, peak_of
 from fuser.passes.groups import Tree
 
@@ -89,6 +90,16 @@ class Clustering:
     def place(self, number: int) -> list[int]:
         """Where the program has the cluster's own ops."""
         return sorted(self.program.position[name] for name in self.clusters[number].owned)
+
+    @cached_property
+    def barriers(self) -> tuple[int, ...]:
+        """The places of the calls that write to memory which others read."""
+        ops = enumerate(self.program.ops)
+        return tuple(place for place, op in ops if op.effect is Effect.BARRIER)
+
+    def era(self, number: int) -> int:
+        """How many such calls come before a cluster's ops; none stands between two of them."""
+        return bisect(self.barriers, self.place(number)[0])
 
     @cached_property
     def before(self) -> tuple[frozenset[int], ...]:

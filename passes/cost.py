@@ -8,7 +8,7 @@ Both are slower when too few bytes are in flight to hide the latency of memory (
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -88,10 +88,14 @@ class Walk:
 
     symbolic: Mapping[str, Dim]
     """The sizes before unknown ones got their hints."""
+    fast: frozenset[str]
+    """The axes along which the lanes of a tile are neighbours."""
 
     @staticmethod
     def of(graph: Graph, space: Space, schedule: Schedule, primary: Access | None) -> Walk:
         rows = order_axes(space.parallel, primary)
+        if schedule.strategy is Strategy.TILED:
+            return Walk.in_tiles(graph, rows, schedule)
         row = order_axes(space.reduced, primary)
         sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in (*rows, *row)}
         tile = schedule.candidates[0][0]
@@ -102,7 +106,33 @@ class Walk:
         }
         programs = schedule.parts * -(-prod(sizes[axis.name] for axis in rows) // blocks["XBLOCK"])
         symbolic = {axis.name: axis.size for axis in space.axes}
-        return Walk(sizes, spans, programs, symbolic)
+        return Walk(sizes, spans, programs, symbolic, _innermost((rows, row), sizes))
+
+    @staticmethod
+    def in_tiles(graph: Graph, axes: Sequence[LoopAxis], schedule: Schedule) -> Walk:
+        """The walk of tiles over two axes, with all others outside."""
+        groups = [
+            [axis for axis in axes if axis.name not in (*schedule.across, *schedule.along)],
+            [axis for axis in axes if axis.name in schedule.across],
+            [axis for axis in axes if axis.name in schedule.along],
+        ]
+        ordered = [axis for group in groups for axis in group]
+        sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in ordered}
+        tile = schedule.candidates[0][0]
+        blocks = (1, tile.block("XBLOCK"), tile.block("RBLOCK"))
+        spans: dict[str, int] = {}
+        programs = 1
+        for group, block in zip(groups, blocks, strict=True):
+            spans |= _spans(group, sizes, block)
+            programs *= -(-prod(sizes[axis.name] for axis in group) // block)
+        symbolic = {axis.name: axis.size for axis in ordered}
+        return Walk(sizes, spans, programs, symbolic, _innermost(groups, sizes))
+
+
+def _innermost(groups: Iterable[Sequence[LoopAxis]], sizes: Mapping[str, int]) -> frozenset[str]:
+    """The innermost axis of each group that has more than one element."""
+    found = ([axis.name for axis in group if sizes[axis.name] > 1] for group in groups)
+    return frozenset(names[-1] for names in found if names)
 
 
 def _spans(axes: Sequence[LoopAxis], sizes: Mapping[str, int], block: int) -> dict[str, int]:
@@ -185,6 +215,8 @@ def _sector_factor(access: Access, walk: Walk) -> float:
     step, width = access.steps[axis], access.width
     if step > 1:
         return min(SECTOR / width, float(step)) if width < SECTOR else 1.0
+    if axis not in walk.fast:
+        return max(1.0, SECTOR / width)
     run = walk.spans[axis] * width
     return 1.0 if run >= SECTOR or walk.spans[axis] == walk.sizes[axis] else SECTOR / run
 

@@ -6,7 +6,8 @@ verdict for every edge.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from fuser.device import DeviceSpec, device_spec
@@ -16,16 +17,20 @@ from fuser.ir.region import Reason, Region, Verdict
 from fuser.ir.rules import Requests
 from fuser.passes.analysis import eager_peak_bytes, op_by_op_peak_bytes
 from fuser.passes.assemble import Verdicts, regions_of, running_order
-from fuser.passes.base import NO_CUTS, NO_LIMITS, Cuts, Limits
+from fuser.passes.base import NO_CUTS, NO_LIMITS, Cuts, Limits, in_canonical_order
 from fuser.passes.candidate import Candidate, candidate_for
-from fuser.passes.groups import Tree, free_ops
-from fuser.passes.memory import within_peak
+from fuser.passes.groups import free_ops
+from fuser.passes.memory import Allowed, within_peak
 from fuser.passes.partition import Partition
 from fuser.passes.recompute import recompute_cheap
-from fuser.passes.requested import fuse_accompanied, fuse_pairs, must_fuse_error
-from fuser.passes.split import cheapest_cut, crossing_pairs
+from fuser.passes.requested import Together, fuse_accompanied, fuse_pairs, must_fuse_error
+from fuser.passes.split import Cut, cheapest_cut, crossing_pairs
 
 NO_REQUESTS = Requests()
+
+OF_THIS_ORDER = "as the program's statements are ordered"
+"""What is said of a cut that another order of independent statements would not have needed: what
+eager holds at once depends on it, and the plan must not hold more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,39 +51,68 @@ def decide(
 ) -> Decisions:
     """Partition a graph; raises `MustFuseError` where a rule passes a limit."""
     partition = Partition(graph, device, limits, requests, cuts)
+    # Everything is decided in an order that does not depend on how the program was written.
+    canonical = partition.graph
     fuse_pairs(partition)
     partition.run()
     fuse_accompanied(partition)
+    together = Together(canonical, requests)
+
+    def cheapest(ops: frozenset[str], stored: frozenset[str], allowed: Allowed) -> Cut | None:
+        return cheapest_cut(
+            canonical,
+            ops,
+            stored,
+            partition.kernel,
+            lambda cut: together.allows(cut) and allowed(cut),
+        )
+
     # Eager's calls hold nothing of what goes on inside them. Where a decomposed call cannot be kept
     # together, its ops one by one are the bound that is always within reach.
-    eager, each = eager_peak_bytes(graph), op_by_op_peak_bytes(graph)
-    clustering, made = within_peak(partition.clustering(), eager, partition.kernel)
-    on_asked = partial(_refuse_memory, requests)
-    clustering, more = within_peak(clustering, max(eager, each), partition.kernel, on_asked)
+    eager, each = eager_peak_bytes(canonical), op_by_op_peak_bytes(canonical)
+    clustering, made = within_peak(partition.clustering(), eager, cheapest)
+    refuse = partial(_refuse_memory, together)
+    clustering, more = within_peak(clustering, max(eager, each), cheapest, refuse)
     judge = partial(partition.kernel, limits=limits)
-    clustering = recompute_cheap(clustering, judge, max(clustering.peak, eager))
+    place = canonical.position
+    clustering = recompute_cheap(clustering, judge, max(clustering.peak, eager), place)
+    clustering = replace(clustering, program=graph)
+    eager, each = eager_peak_bytes(graph), op_by_op_peak_bytes(graph)
+    clustering, last = within_peak(clustering, max(eager, each), cheapest, refuse)
     regions = regions_of(clustering, partition)
     order = running_order(clustering, regions)
-    verdicts = Verdicts(clustering, partition, regions, (*made, *more)).all()
-    return Decisions(tuple(regions.values()), order, verdicts)
+    cuts_made = [*((cut, "") for cut in (*made, *more)), *((cut, OF_THIS_ORDER) for cut in last)]
+    verdicts = Verdicts(clustering, partition, regions, cuts_made).all()
+    noted = tuple(_with_notes(region, cuts_made) for region in regions.values())
+    return Decisions(noted, order, verdicts)
 
 
-def _refuse_memory(requests: Requests, tree: Tree) -> None:
+def _with_notes(region: Region, made: Sequence[tuple[Cut, str]]) -> Region:
+    """The region with what was taken from it, so that it stays within eager's memory."""
+    ops = set(region.ops)
+    notes = [
+        f"cut to hold no more memory than eager{f', {detail}' if detail else ''}"
+        for cut, detail in made
+        if ops & (cut.left | cut.right)
+    ]
+    return replace(region, notes=(*region.notes, *dict.fromkeys(notes))) if notes else region
+
+
+def _refuse_memory(together: Together, names: frozenset[str]) -> None:
     """The user asked for a merge that would hold more memory than eager."""
-    for rule, (producer, consumer) in requests.pairs:
-        if {producer, consumer} <= tree.ops:
-            raise must_fuse_error(rule, producer, consumer, Reason.PEAK_MEMORY)
-    for rule, name in requests.accompanied:
-        if name in tree.ops:
-            raise must_fuse_error(rule, name, "", Reason.PEAK_MEMORY)
+    for rule, producer, consumer in together.within(names):
+        raise must_fuse_error(rule, producer, consumer, Reason.PEAK_MEMORY)
 
 
-def cut_region(plan: FusionPlan, region: Region) -> list[tuple[str, str]]:
+def cut_region(
+    plan: FusionPlan, region: Region, requests: Requests = NO_REQUESTS
+) -> list[tuple[str, str]]:
     """Pairs of ops that have to be apart for the region to become two, cut where it costs least.
 
-    None where no cut gives two kernels.
+    None where no cut gives two kernels and leaves together what the user asked for.
     """
-    graph, device = plan.graph, device_spec(plan.target)
+    # The same cut, whatever the order of the program.
+    graph, device = in_canonical_order(plan.graph), device_spec(plan.target)
     place = graph.position.__getitem__
     constants = free_ops(graph)
 
@@ -88,5 +122,6 @@ def cut_region(plan: FusionPlan, region: Region) -> list[tuple[str, str]]:
         return candidate_for(graph, ops, stored, device, NO_LIMITS)
 
     mine = frozenset(region.all_ops) - constants
-    cut = cheapest_cut(graph, mine, frozenset(region.outputs), judge)
+    allows = Together(graph, requests).allows
+    cut = cheapest_cut(graph, mine, frozenset(region.outputs), judge, allows)
     return crossing_pairs(graph, cut) if cut is not None else []

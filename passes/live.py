@@ -7,15 +7,14 @@ and from a body and the elements of a lane the 32-bit words that are held.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from enum import IntEnum
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from fuser.ir.dtype import DType
-from fuser.ir.graph import Argument, Graph, Op
+from fuser.ir.graph import Graph, Op
 from fuser.ir.ops import BY_KIND, Group
 from fuser.ir.region import Strategy
-from fuser.ir.space import Space
+from fuser.ir.space import Index
 from fuser.passes.stages import needed_in_passes
 
 SLOW_WEIGHT = 8
@@ -25,11 +24,27 @@ exponentials. Lanes may branch in it, and no value is moved past a branch."""
 ALONG_X, ALONG_R = 1, 2
 """Along which axes of a tile a value varies, as bits: rows, elements of a row, or both."""
 
+WORD_BYTES = 4
+"""Bytes of a register."""
+
+ADDRESS_WORDS = 2
+"""Registers of an address."""
+
+COPIES_SHARE = 0.5
+"""Of a load whose neighbours are copies of one element, what the compiler keeps on average: between
+one for each and one for all, as it can prove."""
+
 WORDS: Mapping[DType, int] = {
-    dtype: 0 if dtype is DType.BOOL else max(1, dtype.compute.bytes // 4) for dtype in DType
+    dtype: 0 if dtype is DType.BOOL else max(1, dtype.compute.bytes // WORD_BYTES)
+    for dtype in DType
 }
 """32-bit registers of one element in a kernel: half types are held as float32, booleans as
 predicates."""
+
+
+INDEX_WORDS = WORDS[DType.INT64]
+
+_CREATION = Group.CREATION
 
 
 def live_values(graph: Graph, ops: Sequence[Op], stored: Collection[str]) -> int:
@@ -44,7 +59,7 @@ def live_values(graph: Graph, ops: Sequence[Op], stored: Collection[str]) -> int
     live: set[str] = set()
     most = 0
     for position, op in enumerate(ops):
-        if BY_KIND[op.kind].group is not Group.CREATION:
+        if BY_KIND[op.kind].group is not _CREATION:
             live |= {op.name, *op.reads}
         most = max(most, len(live))
         live = {value for value in live if last.get(value, -1) > position}
@@ -58,11 +73,14 @@ class Touch(NamedTuple):
     """One access to memory, as a tile makes it."""
 
     value: str
-    form: object
-    """Equal for accesses to the same offsets, whatever the tensor."""
-    level: int
+    form: int
+    """The same number for accesses to the same offsets, whatever the tensor."""
     width: int
     """Bytes of an element."""
+    words: int
+    """Registers of an element."""
+    is_scattered: bool
+    level: int
     vector_x: int
     """Elements along x that one instruction can move: 0 where all are the same element, -1 where
     they are not neighbours in memory."""
@@ -70,28 +88,24 @@ class Touch(NamedTuple):
     """The same along r."""
     is_symbolic: bool
     """Whether its strides are known only at the call."""
-    is_scattered: bool
 
     def vector(self, axis: int) -> int:
         return self.vector_r if axis == ALONG_R else self.vector_x
 
+    def lies_across(self, axis: int) -> bool:
+        """Whether neighbours in memory are neighbours along the other axis alone."""
+        return self.vector(axis) < 0 < self.vector(ALONG_X + ALONG_R - axis)
 
-class Kind(IntEnum):
-    """What a step does."""
 
-    LOAD = 0
-    COMPUTE = 1
-    FOLD = 2
-    """Into an accumulator, in a loop over the row."""
-    REDUCE = 3
-    """A whole row in the tile to one element: other warps may have a part of it."""
-    STORE = 4
+LOAD, COMPUTE, FOLD, REDUCE, STORE = range(5)
+"""Kinds of steps. FOLD goes to an accumulator, in a loop over the row; REDUCE makes one element of
+a whole row in the tile, of which other warps may have a part."""
 
 
 class Step(NamedTuple):
-    """One line of a body. `words` are what its value takes in a register, per element."""
+    """One line of a body. `words` are what its value takes in registers, per element."""
 
-    kind: Kind
+    kind: int
     value: object
     level: int
     words: int
@@ -101,46 +115,58 @@ class Step(NamedTuple):
 
 
 Body = Sequence[Step]
-Touches = Mapping[tuple[str, int], Touch]
-"""By op and operand position; the store of an op's result is at position -1."""
+
+
+class Line(NamedTuple):
+    """An op with what it touches."""
+
+    op: Op
+    reads: Sequence[str | Touch]
+    """Of each tensor operand the value inside the kernel, or the load."""
+    store: Touch | None
 
 
 def bodies(
-    ops: Sequence[Op],
-    stored: Collection[str],
-    space: Space,
-    touches: Touches,
+    lines: Sequence[Line],
+    index: Mapping[str, Index],
+    sides: Mapping[str, int],
     strategy: Strategy,
-    second: bool = False,
-) -> list[list[Step]]:
+    combines: bool = False,
+) -> list[Body]:
     """The bodies of a kernel: one, or one for each pass over the row of a looped one.
 
-    `second` asks for the kernel of a split reduction that combines the parts.
+    `index` and `sides` say where an op stands and along which side of a tile an axis goes.
+    `combines` asks for the second kernel of a split reduction. What a loop leaves to be written
+    after it is in no body.
     """
-    reduced = {axis.name for axis in space.axes if axis.is_reduced}
-    writer = _Writer(ops, space, touches, reduced)
-    if second:
-        return [writer.body(_after_reductions(ops, stored, writer.is_row), False, True)]
+    writer = _Writer(index, sides)
+    if strategy not in (Strategy.LOOPED, Strategy.SPLIT):
+        return [writer.body(lines, False)]
+    ops = [line.op for line in lines]
+    stored = [line.op for line in lines if line.store is not None]
     if strategy is Strategy.LOOPED:
-        passes = needed_in_passes(ops, stored)
-        found = [writer.body(needed, True) for needed in passes]
+        passes = needed_in_passes(ops, [op.name for op in stored])
+        found = [writer.body(_named(lines, names), True) for names in passes]
         return [body for body in found if any(step.level & ALONG_R for step in body)] or found[:1]
-    if strategy is Strategy.SPLIT:
-        roots = [op.name for op in ops if op.reduced or (op.name in stored and writer.is_row(op))]
-        return [writer.body(_needed(ops, roots, stop=False), True)]
-    return [writer.body({op.name for op in ops}, False)]
+    rows = [op.name for op in stored if writer.is_row(op)]
+    if combines:
+        results = [op.name for op in stored if op.name not in rows]
+        needed = _needed(ops, results, past_reductions=False)
+        return [writer.body(_named(lines, needed), False, True)]
+    roots = [op.name for op in ops if op.reduced] + rows
+    return [writer.body(_named(lines, _needed(ops, roots, past_reductions=True)), True)]
+
+
+def _named(lines: Sequence[Line], names: Collection[str]) -> list[Line]:
+    return [line for line in lines if line.op.name in names]
 
 
 class _Writer:
-    """Writes bodies; levels of values are kept from one body to the next."""
+    """Writes bodies; the levels of values are known from one body to the next."""
 
-    def __init__(
-        self, ops: Sequence[Op], space: Space, touches: Touches, reduced: Collection[str]
-    ) -> None:
-        self.ops = ops
-        self.space = space
-        self.touches = touches
-        self.reduced = reduced
+    def __init__(self, index: Mapping[str, Index], sides: Mapping[str, int]) -> None:
+        self.index = index
+        self.sides = sides
         self.levels: dict[str, int] = {}
 
     def is_row(self, op: Op) -> bool:
@@ -149,81 +175,70 @@ class _Writer:
 
     def index_level(self, op: Op) -> int:
         level = 0
-        for affine in self.space.index[op.name]:
+        for affine in self.index[op.name]:
             for axis, _ in affine.terms:
-                level |= ALONG_R if axis in self.reduced else ALONG_X
+                level |= self.sides.get(axis, 0)
         return level
 
-    def body(self, names: Collection[str], folds: bool, second: bool = False) -> list[Step]:
-        """The steps of the named ops; `folds` where reductions go to accumulators."""
+    def body(self, lines: Sequence[Line], folds: bool, combines: bool = False) -> Body:
+        """The steps of the lines; `folds` where reductions go to accumulators."""
         steps: list[Step] = []
         loaded: set[object] = set()
-        inside = self.space.index
-        for op in self.ops:
-            if op.name not in names:
-                continue
-            name, reads, level = op.name, [], 0
-            if op.reduced and second:
-                level, part = ALONG_X | ALONG_R, ("part", name)
-                steps.append(Step(Kind.LOAD, part, level, WORDS[op.compute]))
-                reads = [part]
-            else:
-                for position, operand in enumerate(op.operands):
-                    if not isinstance(operand, Argument):
-                        continue
-                    if operand.value in inside:
-                        reads.append(operand.value)
-                        level |= self.levels.get(operand.value, ALONG_X)
-                        continue
-                    touch = self.touches[name, position]
-                    key = (touch.value, touch.form)
-                    if key not in loaded:
-                        loaded.add(key)
-                        words = WORDS[operand.type.dtype]
-                        steps.append(Step(Kind.LOAD, key, touch.level, words, (), touch))
-                    reads.append(key)
-                    level |= touch.level
+        levels = self.levels
+        for op, operands, store in lines:
+            name = op.name
+            reads: list[object] = []
+            level = 0
+            if combines and op.reduced:
+                steps.append(Step(LOAD, ("part", name), ALONG_X | ALONG_R, WORDS[op.compute]))
+                reads.append(("part", name))
+                operands = ()
+            for operand in operands:
+                if isinstance(operand, str):
+                    reads.append(operand)
+                    level |= levels.get(operand, ALONG_X)
+                    continue
+                key = (operand.value, operand.form)
+                if key not in loaded:
+                    loaded.add(key)
+                    steps.append(Step(LOAD, key, operand.level, operand.words, (), operand))
+                reads.append(key)
+                level |= operand.level
             row = BY_KIND[op.kind]
             if op.reduced:
-                # The index of the best element is kept beside an argument reduction's value.
-                words = WORDS[op.compute] or 1
-                words += WORDS[DType.INT64] if op.kind.startswith("arg") else 0
-                kind = Kind.FOLD if folds else Kind.REDUCE
-                steps.append(Step(kind, name, ALONG_X, words, reads, None, op.compute.bytes))
+                # The best element's index is kept beside its value.
+                words = (WORDS[op.compute] or 1) + (INDEX_WORDS if keeps_index(op) else 0)
                 level = ALONG_X
+                steps.append(Step(FOLD if folds else REDUCE, name, level, words, reads))
             else:
-                if row.group is Group.CREATION:
+                if row.group is _CREATION:
+                    # A constant is the same everywhere; counting up takes an operation more.
                     level = self.index_level(op) if row.weight > 1 else 0
-                words = WORDS[op.type.dtype]
-                steps.append(Step(Kind.COMPUTE, name, level, words, reads, None, row.weight))
-            self.levels[name] = level
-            store = self.touches.get((name, -1))
+                words = WORDS[op.results[0].type.dtype]
+                steps.append(Step(COMPUTE, name, level, words, reads, None, row.weight))
+            levels[name] = level
             if store is not None and (not folds or self.is_row(op)):
-                steps.append(Step(Kind.STORE, name, store.level | level, 0, (name,), store))
+                steps.append(Step(STORE, None, store.level | level, 0, (name,), store))
         return steps
 
 
-def _needed(ops: Sequence[Op], roots: Sequence[str], stop: bool) -> set[str]:
-    """The roots and what they read; `stop` goes no further back than to a reduction."""
+def keeps_index(op: Op) -> bool:
+    """Whether a reduction looks for a place: the table counts two operations an element for it."""
+    return BY_KIND[op.kind].weight > 1
+
+
+def _needed(ops: Sequence[Op], roots: Sequence[str], past_reductions: bool) -> set[str]:
+    """The roots and what they are made of, back to the loads or only to the reductions."""
     by_name = {op.name: op for op in ops}
     found: set[str] = set()
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
-        if name in found:
-            continue
-        found.add(name)
-        if not (stop and by_name[name].reduced):
-            waiting += [value for value in by_name[name].reads if value in by_name]
+        if name not in found:
+            found.add(name)
+            if past_reductions or not by_name[name].reduced:
+                waiting += [value for value in by_name[name].reads if value in by_name]
     return found
-
-
-def _after_reductions(
-    ops: Sequence[Op], stored: Collection[str], is_row: Callable[[Op], bool]
-) -> set[str]:
-    """What the combining kernel computes: the stored values with one element a row."""
-    roots = [op.name for op in ops if op.name in stored and not is_row(op)]
-    return _needed(ops, roots, stop=True)
 
 
 # Words ------------------------------------------------------------------------------------------
@@ -247,17 +262,17 @@ class Lane(NamedTuple):
     exchanges: bool
     """Whether a reduction waits for other warps."""
     is_mixed: bool
-    """Whether stored values change lanes first, because a load wants more neighbours than they."""
+    """Whether whole tiles change lanes between loads and stores."""
 
 
 class Held(NamedTuple):
-    """32-bit words of a lane, the most at once over a kernel's bodies."""
+    """32-bit words of a lane, the most at once while a body runs."""
 
     kept: float
-    """Accumulators, or what is needed on both sides of a reduction: no order makes these fewer."""
+    """What is needed on both sides of a barrier, and accumulators: no order makes these fewer."""
     moving: float
-    """What is there where loads have been issued early or lanes may branch, with the above. The
-    compiler moves loads and computations until fewer are."""
+    """What is there, in program order, when all loads have been issued or lanes may branch. The
+    compiler moves loads and computations until fewer are there together."""
     addresses: float
     """64-bit addresses that are not a constant away from another one."""
 
@@ -266,92 +281,96 @@ def held(body: Body, lane: Lane) -> Held:
     """What a lane holds when the body runs."""
     counts = lane.counts
     last: dict[object, int] = {}
-    accumulators = 0.0
+    flights: list[tuple[float, float]] = []
+    """Of each load the words in flight, and those of the value it gives."""
+    coming = [0.0]
+    """Words in flight by stretch between reductions, which no load is moved past."""
+    now = 0.0
+    """Words of accumulators and of values that are needed later."""
     for position, step in enumerate(body):
         for value in step.reads:
             last[value] = position
-        if step.kind is Kind.FOLD:
-            accumulators += step.words * counts[ALONG_X | ALONG_R]
-    kept = moving = accumulators
-    addresses = 0.0
-    live: dict[object, float] = {}
-    now = accumulators
-    """Words of live values and accumulators."""
-    for first, end in _segments(body):
-        coming = sum(_loaded(step, lane) for step in body[first:end] if step.kind is Kind.LOAD)
-        addresses = max(addresses, _addresses(body[first:end], lane))
-        moving = max(moving, now + coming)
-        for position in range(first, end):
-            step = body[position]
-            if step.kind is Kind.STORE:
-                size = 0.0
-            elif step.kind is Kind.LOAD:
-                coming -= _loaded(step, lane)
-                size = step.words * counts[step.level] * _shared(step, lane)
-            else:
-                size = step.words * counts[step.level]
-            now += size
-            if step.kind is Kind.COMPUTE and counts[step.level] > 1:
-                if step.weight >= SLOW_WEIGHT:
-                    moving = max(moving, now + coming)
-                elif lane.is_mixed:
-                    moving = max(moving, now)
-            if last.get(step.value, -1) > position:
-                live[step.value] = size
-            elif step.kind is not Kind.STORE:
-                now -= size
-            for value in step.reads:
-                if last[value] == position:
-                    now -= live.pop(value, 0.0)
-            if step.kind is Kind.REDUCE:
-                # Rows that no other warp waits for are worked on one after the other.
-                kept = max(kept, now if lane.exchanges else now / 2)
-    return Held(kept, moving, addresses)
-
-
-def _segments(body: Body) -> Iterator[tuple[int, int]]:
-    """Stretches without a reduction, which nothing is moved past."""
-    first = 0
+        if step.kind == LOAD:
+            flights.append(_flight(step, lane))
+            coming[-1] += flights[-1][0]
+        elif step.kind == FOLD:
+            now += step.words * counts[ALONG_X | ALONG_R]
+        elif step.kind == REDUCE:
+            coming.append(0.0)
+    kept, moving = now, now + coming[0]
+    sizes: dict[object, float] = {}
+    stretch = 0
+    remaining = iter(flights)
     for position, step in enumerate(body):
-        if step.kind is Kind.REDUCE:
-            yield first, position + 1
-            first = position + 1
-    yield first, len(body)
+        kind, value, level, words, reads, touch, weight = step
+        size: float = words * counts[level]
+        flight = 0.0
+        if kind == LOAD:
+            flight, size = next(remaining)
+            coming[stretch] -= flight
+        if lane.is_mixed and touch is not None and _changes_lanes(step, touch, lane):
+            kept = max(kept, now + flight)
+        now += size
+        if kind == COMPUTE and weight >= SLOW_WEIGHT and counts[level] > 1:
+            moving = max(moving, now + coming[stretch])
+        if last.get(value, -1) > position:
+            sizes[value] = size
+        else:
+            now -= size
+        for value in reads:
+            if last[value] == position:
+                now -= sizes.pop(value, 0.0)
+        if kind == REDUCE:
+            # Rows that no other warp waits for are worked on one after the other.
+            kept = max(kept, now if lane.exchanges else now / 2)
+            stretch += 1
+            moving = max(moving, now + coming[stretch])
+    return Held(kept, moving, _addresses(body, lane))
 
 
-def _loaded(step: Step, lane: Lane) -> float:
-    """Words of a load that has been issued: narrow elements share a word if they come together."""
-    count, touch = lane.counts[step.level] * _shared(step, lane), step.touch
+def _flight(step: Step, lane: Lane) -> tuple[float, float]:
+    """Words of a load that has been issued, and of its value.
+
+    Narrow elements share a word in flight where they come together.
+    """
+    touch, count = step.touch, lane.counts[step.level]
     if touch is None:
-        return float(count * step.words)
-    if touch.width >= 4:
-        return count * touch.width / 4
-    together = max(1, min(touch.vector(lane.axis), lane.vector, lane.aligned))
-    return count * max(touch.width / 4, 1 / together)
+        return count * step.words, count * step.words
+    is_across = touch.lies_across(lane.axis)
+    vector = max(touch.vector_x, touch.vector_r) if is_across else touch.vector(lane.axis)
+    share = 1.0
+    if vector == 0 and step.level & lane.axis and not touch.is_scattered:
+        share = COPIES_SHARE
+    words = touch.width / WORD_BYTES
+    if words < 1:
+        together = vector if is_across else min(vector, lane.vector, lane.aligned)
+        words = max(words, 1 / max(1, together))
+    return share * count * words, share * count * step.words
 
 
-def _shared(step: Step, lane: Lane) -> float:
-    """The share of a load's elements that the compiler keeps: copies of one may be merged."""
-    touch = step.touch
-    is_copied = touch is not None and step.level & lane.axis and touch.vector(lane.axis) == 0
-    return 0.5 if is_copied else 1.0
+def _changes_lanes(step: Step, touch: Touch, lane: Lane) -> bool:
+    """Whether a tile goes to other lanes after a load or before a store: all of them wait."""
+    if step.kind == LOAD:
+        return touch.lies_across(lane.axis)
+    return bool(step.level & lane.axis) and touch.vector(lane.axis) < lane.vector
 
 
-def _addresses(steps: Sequence[Step], lane: Lane) -> float:
+def _addresses(body: Body, lane: Lane) -> float:
     """Words of addresses: for loads or for stores, which do not overlap."""
-    sums = [0.0, 0.0]
+    loads = stores = 0.0
     seen: set[object] = set()
-    for step in steps:
+    for step in body:
         touch = step.touch
         if touch is None or not step.level & lane.axis:
             continue
-        is_store = step.kind is Kind.STORE
-        key = (touch.form, is_store)
-        if key in seen:
+        is_strided = touch.vector(lane.axis) < 0 and not touch.lies_across(lane.axis)
+        is_odd = touch.is_symbolic or is_strided
+        if not (is_odd or lane.is_split) or (touch.form, step.kind) in seen:
             continue
-        seen.add(key)
-        if touch.is_scattered or touch.is_symbolic:
-            sums[is_store] += 2 * lane.counts[step.level]
-        elif lane.is_split:
-            sums[is_store] += 2 * lane.counts[step.level] / lane.run
-    return max(sums)
+        seen.add((touch.form, step.kind))
+        words = ADDRESS_WORDS * lane.counts[step.level] / (1 if is_odd else lane.run)
+        if step.kind == STORE:
+            stores += words
+        else:
+            loads += words
+    return max(loads, stores)

@@ -10,21 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuser.passes.analysis import held_bytes
-from fuser.passes.clusters import Clustering
+from fuser.passes.clusters import Cluster, Clustering
 from fuser.passes.groups import Tree
-from fuser.passes.split import Cut, Judge, apart, cheapest_cut
+from fuser.passes.split import Cut, apart
+
+Allowed = Callable[[Cut], bool]
+
+Cheapest = Callable[[frozenset[str], frozenset[str], Allowed], Cut | None]
+"""The best of the allowed cuts of a kernel: its ops, and those of them that are stored."""
 
 
 def within_peak(
     clustering: Clustering,
     limit: int,
-    judge: Judge,
-    on_asked: Callable[[Tree], None] | None = None,
+    cheapest: Cheapest,
+    on_failure: Callable[[frozenset[str]], None] | None = None,
 ) -> tuple[Clustering, tuple[Cut, ...]]:
     """Cut clusters until the peak is at most `limit` bytes.
 
-    With `on_asked` the limit is known to be within reach of the ops one by one, so cuts go on until
-    it is kept; it is called with a merge that the user asked for and that stands against it.
+    With `on_failure` the limit is known to be within reach of the ops one by one, so cuts go on
+    until it is kept. Where no more cuts are to be had before, it is called with the ops of each
+    cluster that is left, those first without which the peak would be lowest.
     Without, only cuts that lower the peak where it is passed are made.
     """
     made: list[Cut] = []
@@ -34,19 +40,30 @@ def within_peak(
         if not over:
             return clustering, tuple(made)
         found: dict[int, Cut] = {}
+        is_thorough = on_failure is not None
         for step in sorted(over, key=lambda step: (-held[step], step)):
-            chosen = _cut_at(
-                clustering, step, held[step], limit, judge, found, on_asked is not None
-            )
+            chosen = _cut_at(clustering, step, held[step], limit, cheapest, found, is_thorough)
             if chosen is not None:
                 found[chosen[0]] = chosen[1]
         if not found:
-            final = next((c.tree for c in clustering.clusters if c.tree.is_final), None)
-            if final is not None and on_asked is not None:
-                on_asked(final)
+            if on_failure is not None:
+                for number in _heaviest_first(clustering):
+                    on_failure(clustering.clusters[number].owned)
             return clustering, tuple(made)
         made += found.values()
         clustering = apart(clustering, found)
+
+
+def _heaviest_first(clustering: Clustering) -> list[int]:
+    """Clusters of several ops, by what the peak would be if these ran one by one."""
+    several = [number for number in clustering.order if _can_cut(clustering, number)]
+    return sorted(several, key=lambda number: _in_pieces(clustering, number).peak)
+
+
+def _in_pieces(clustering: Clustering, number: int) -> Clustering:
+    clusters = list(clustering.clusters)
+    pieces = sorted(clusters.pop(number).owned)
+    return clustering.with_clusters([*clusters, *(Cluster(Tree(frozenset({p}))) for p in pieces)])
 
 
 def _cut_at(
@@ -54,7 +71,7 @@ def _cut_at(
     step: int,
     held: int,
     limit: int,
-    judge: Judge,
+    cheapest: Cheapest,
     found: dict[int, Cut],
     is_thorough: bool,
 ) -> tuple[int, Cut] | None:
@@ -85,23 +102,22 @@ def _cut_at(
         return None  # wait for what that changes
     if _can_cut(clustering, number):
         for allowed in (fits, is_less):
-            cut = _cheapest(clustering, number, judge, allowed)
+            cut = _cheapest(clustering, number, cheapest, allowed)
             if cut is not None:
                 return number, cut
     position = clustering.program.position
-    for other in spanning:
-        cut = _cheapest(
-            clustering,
-            other,
-            judge,
-            lambda cut: (
-                all(position[name] < place for name in cut.left)
-                and all(position[name] > place for name in cut.right)
-            ),
+
+    def is_around(cut: Cut) -> bool:
+        """Whether the cluster at this step can run between the two sides."""
+        return all(position[name] < place for name in cut.left) and all(
+            position[name] > place for name in cut.right
         )
+
+    for other in spanning:
+        cut = _cheapest(clustering, other, cheapest, is_around)
         if cut is not None:
             return other, cut
-    return _any_cut(clustering, number, judge, found) if is_thorough else None
+    return _any_cut(clustering, number, cheapest, found) if is_thorough else None
 
 
 def _dying(clustering: Clustering, step: int) -> list[tuple[int, frozenset[str]]]:
@@ -119,24 +135,22 @@ def _dying(clustering: Clustering, step: int) -> list[tuple[int, frozenset[str]]
 
 
 def _any_cut(
-    clustering: Clustering, number: int, judge: Judge, found: dict[int, Cut]
+    clustering: Clustering, number: int, cheapest: Cheapest, found: dict[int, Cut]
 ) -> tuple[int, Cut] | None:
     """The last resort: the cluster itself, else the nearest one that can be cut."""
     for other in (number, *clustering.order):
         if other not in found and _can_cut(clustering, other):
-            cut = _cheapest(clustering, other, judge, lambda _: True)
+            cut = _cheapest(clustering, other, cheapest, lambda _: True)
             if cut is not None:
                 return other, cut
     return None
 
 
 def _cheapest(
-    clustering: Clustering, number: int, judge: Judge, allowed: Callable[[Cut], bool]
+    clustering: Clustering, number: int, cheapest: Cheapest, allowed: Allowed
 ) -> Cut | None:
-    ops = clustering.clusters[number].owned
-    return cheapest_cut(clustering.program, ops, clustering.stored(number), judge, allowed)
+    return cheapest(clustering.clusters[number].owned, clustering.stored(number), allowed)
 
 
 def _can_cut(clustering: Clustering, number: int) -> bool:
-    tree = clustering.clusters[number].tree
-    return len(tree.ops) > 1 and not tree.is_final
+    return len(clustering.clusters[number].owned) > 1

@@ -18,7 +18,6 @@ from fuser.device import DeviceSpec
 from fuser.ir.graph import Graph
 from fuser.ir.region import Cost, Reason
 from fuser.ir.rules import Requests
-from fuser.passes.analysis import eager_calls
 from fuser.passes.base import NO_LIMITS, Cuts, Limits, dependencies, in_canonical_order
 from fuser.passes.candidate import Candidate, Refused, candidate_for
 from fuser.passes.clusters import Cluster, Clustering, leaving
@@ -72,9 +71,6 @@ class Partition:
         self.groups = Groups(self.graph, self.needs, free_ops(self.graph) - kept)
         self.opaque = {op.name for op in self.graph.ops if op.is_opaque}
         self.predictor = Predictor(self.graph, self.device)
-        self.call_of = {
-            op.name: number for number, ops in enumerate(eager_calls(self.program)) for op in ops
-        }
         self.quick: dict[int, float] = {}
         self.kernels: dict[tuple[frozenset[str], frozenset[str]], Candidate] = {}
         """What is computed and what of it is stored, to the kernel."""
@@ -99,7 +95,7 @@ class Partition:
     def clustering(self) -> Clustering:
         """What the merges so far make of the program."""
         clusters = tuple(Cluster(self.trees[key]) for key in sorted(self.trees))
-        return Clustering(self.program, self.needs, self.groups.free, clusters)
+        return Clustering(self.graph, self.needs, self.groups.free, clusters)
 
     def fuse_by_gain(self) -> None:
         while self.queue:
@@ -107,19 +103,26 @@ class Partition:
             proposal = self.proposals.get(pair[0], {}).get(pair[1])
             if proposal is None or proposal.refusal or proposal.gain != -gain:
                 continue  # one of the two has changed since
-            if proposal.is_exact:
+            if self.groups.would_cycle(*self.in_rank_order(pair)):
+                # Also for what was looked at before: other merges may stand between the two now.
+                proposal.refusal = Refusal(Reason.CYCLE)
+            elif proposal.is_exact:
                 self.consider(self.merge(pair, proposal.gain))
-                continue
-            try:
-                proposal.gain, proposal.is_exact = self.saving(pair), True
-            except Refused as refused:
-                proposal.refusal = Refusal(refused.reason, refused.detail)
-                continue
-            if proposal.gain > 0:
-                # Another merge may save more than this one turned out to.
-                self.push(pair, proposal.gain)
             else:
-                proposal.refusal = Refusal(Reason.NO_GAIN, f"{proposal.gain:.1f} us")
+                self.examine(pair, proposal)
+
+    def examine(self, pair: Pair, proposal: Proposal) -> None:
+        """Work out what a merge saves, and propose it again with that."""
+        try:
+            proposal.gain, proposal.is_exact = self.saving(pair), True
+        except Refused as refused:
+            proposal.refusal = Refusal(refused.reason, refused.detail)
+            return
+        if proposal.gain > 0:
+            # Another merge may save more than this one turned out to.
+            self.push(pair, proposal.gain)
+        else:
+            proposal.refusal = Refusal(Reason.NO_GAIN, f"{proposal.gain:.1f} us")
 
     # Candidates ---------------------------------------------------------------------------------
 
@@ -203,8 +206,6 @@ class Partition:
 
     def saving(self, pair: Pair) -> float:
         """The predicted microseconds that one kernel saves; raises `Refused`."""
-        if self.groups.would_cycle(*self.in_rank_order(pair)):
-            raise Refused(Reason.CYCLE)
         together = self.group_kernel(pair, self.limits).cost.time_us
         return sum(self.group_kernel((key,)).cost.time_us for key in pair) - together
 

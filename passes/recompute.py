@@ -1,16 +1,19 @@
-"""Compute cheap values again in each of their readers rather than store and load them.
+"""Compute cheap values again in their readers rather than store and load them.
 
-In: a clustering. Out: one in which clusters whose results only generated kernels read, and which
-the model predicts to be cheaper to repeat than to store, are part of every reader instead. Only
-pointwise work is repeated: a reduction's operand would have to be read again whole.
+In: a clustering. Out: one in which values that only generated kernels read, and that the model
+predicts to be cheaper to repeat than to load, are computed by every reader instead. A cluster that
+has nothing else to store is gone, and its ops belong to its readers. Only pointwise work is
+repeated: a reduction's operand would have to be read again whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from fuser.passes.candidate import Candidate, Refused
+from fuser.ir.graph import Graph
+from fuser.passes.candidate import Candidate, Refused, outside_values
 from fuser.passes.clusters import Cluster, Clustering
 from fuser.passes.groups import Tree
 
@@ -18,91 +21,196 @@ MAX_READERS = 16
 """Clusters that compute a value again; with more of them one store is nearly always cheaper."""
 
 MAX_OPS = 16
-"""Ops of a cluster that is repeated."""
+"""Ops that are repeated."""
 
 Judge = Callable[[frozenset[str], frozenset[str]], Candidate]
 """The kernel of the named ops that stores the named values; raises `Refused`."""
 
+Readers = Mapping[int, frozenset[str]]
+"""Clusters, by number, and what each of them would compute again."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Repeat:
-    """A cluster that could be part of its readers: their numbers, and what that saves."""
+    """Ops of a cluster that its readers could compute again, and what that saves."""
 
     number: int
-    readers: tuple[int, ...]
+    readers: Readers
     saved: float
+    is_whole: bool
+    """Whether nothing is left of the cluster."""
+
+    @property
+    def ops(self) -> frozenset[str]:
+        return frozenset().union(*self.readers.values())
 
 
-def recompute_cheap(clustering: Clustering, judge: Judge, most_bytes: int) -> Clustering:
-    """Dissolve clusters into their readers, the one that saves most first, while memory allows."""
+def recompute_cheap(
+    clustering: Clustering, judge: Judge, most_bytes: int, place: Mapping[str, int]
+) -> Clustering:
+    """Repeat what is cheap in its readers, where it saves most first, while memory allows.
+
+    `place` is where the canonical order has each op.
+    """
+    too_large: set[frozenset[str]] = set()
     while True:
-        found = [
-            repeat
-            for number in range(len(clustering.clusters))
-            if (repeat := _considered(clustering, number, judge)) is not None and repeat.saved > 0
-        ]
-        found.sort(key=lambda repeat: (-repeat.saved, clustering.place(repeat.number)))
         touched: set[int] = set()
         chosen: list[_Repeat] = []
-        for repeat in found:
+        for repeat in _Chances(clustering, judge, place).best_first():
             involved = {repeat.number, *repeat.readers}
-            if touched.isdisjoint(involved):
-                trial = _dissolve(clustering, [*chosen, repeat])
-                if trial.peak <= most_bytes:
-                    chosen.append(repeat)
-                    touched |= involved
+            if repeat.ops not in too_large and touched.isdisjoint(involved):
+                chosen.append(repeat)
+                touched |= involved
         if not chosen:
             return clustering
-        clustering = _dissolve(clustering, chosen)
+        fitting = _fitting(clustering, [], chosen, most_bytes)
+        too_large |= {repeat.ops for repeat in chosen if repeat not in fitting}
+        clustering = _repeated(clustering, fitting)
 
 
-def _considered(clustering: Clustering, number: int, judge: Judge) -> _Repeat | None:
-    readers = _readers(clustering, number)
-    if not readers:
-        return None
-    again = clustering.clusters[number].owned
-    apart = together = 0.0
-    try:
-        apart += judge(again, clustering.stored(number)).cost.time_us
-        for reader in readers:
-            computed, stored = clustering.clusters[reader].computed, clustering.stored(reader)
-            apart += judge(computed, stored).cost.time_us
-            together += judge(computed | again, stored).cost.time_us
-    except Refused:
-        return None
-    return _Repeat(number, tuple(readers), apart - together)
+def _fitting(
+    clustering: Clustering, there: list[_Repeat], more: list[_Repeat], most_bytes: int
+) -> list[_Repeat]:
+    """Those that are there, and of the others as many as memory allows, the first ones first."""
+    if _repeated(clustering, [*there, *more]).peak <= most_bytes:
+        return [*there, *more]
+    if len(more) == 1:
+        return there
+    half = len(more) // 2
+    there = _fitting(clustering, there, more[:half], most_bytes)
+    return _fitting(clustering, there, more[half:], most_bytes)
 
 
-def _readers(clustering: Clustering, number: int) -> Sequence[int]:
-    """The clusters that read this one's results, where all of them could compute them again."""
-    graph = clustering.program
-    cluster = clustering.clusters[number]
-    if cluster.copies or len(cluster.owned) > MAX_OPS:
-        return ()
-    found: set[int] = set()
-    for name in cluster.owned:
-        op = graph.by_name[name]
-        if op.is_opaque or op.reduced or name in graph.output_values:
-            return ()
-        for reader in graph.readers[name]:
-            if reader.is_opaque:
-                return ()
-            found.update(clustering.computing[reader.name])
-    found.discard(number)
-    if not 1 < len(found) <= MAX_READERS:
-        return ()
-    return sorted(found, key=clustering.place)
+@dataclass(frozen=True)
+class _Chances:
+    """What could be repeated, and saves time."""
+
+    clustering: Clustering
+    judge: Judge
+    place: Mapping[str, int]
+
+    @cached_property
+    def first(self) -> Sequence[int]:
+        """Where each cluster begins, whatever the order of the program."""
+        place = self.place.__getitem__
+        return [min(map(place, cluster.owned)) for cluster in self.clustering.clusters]
+
+    def best_first(self) -> list[_Repeat]:
+        found = [repeat for k in range(len(self.clustering.clusters)) for repeat in self.of(k)]
+        return sorted(found, key=lambda repeat: (-repeat.saved, self.first[repeat.number]))
+
+    def of(self, number: int) -> Iterator[_Repeat]:
+        """The whole cluster, or what one of the values that it stores is made of."""
+        clustering, graph = self.clustering, self.clustering.program
+        cluster, stored = clustering.clusters[number], clustering.stored(number)
+        if any(graph.by_name[name].is_opaque for name in cluster.owned):
+            return
+        chances = [] if cluster.copies else [(cluster.owned, stored, True)]
+        if len(stored) > 1:
+            for value in sorted(stored, key=self.place.__getitem__):
+                again = needed(graph, cluster.computed, [value]) | {value}
+                chances.append((again, frozenset({value}), False))
+        for again, values, is_whole in chances:
+            if len(again) > MAX_OPS or any(graph.by_name[name].reduced for name in again):
+                continue
+            readers = self.readers(again, values)
+            # What has one reader and leaves nothing behind is a merge, which was thought of.
+            if len(readers) > is_whole and self.is_possible(number, readers):
+                saved = self.saving(number, readers, is_whole)
+                if saved > 0:
+                    yield _Repeat(number, readers, saved, is_whole)
+
+    def readers(self, again: frozenset[str], values: frozenset[str]) -> Readers:
+        """The clusters that read the values, none where one of them has to find them stored."""
+        clustering, graph = self.clustering, self.clustering.program
+        found: set[int] = set()
+        for value in values:
+            if value in graph.output_values or any(r.is_opaque for r in graph.readers[value]):
+                return {}
+            numbers = {k for r in graph.readers[value] for k in clustering.computing[r.name]}
+            # Those that compute the value already have no need of it.
+            found |= {k for k in numbers if value not in clustering.clusters[k].computed}
+        return {
+            k: needed(graph, again, clustering.clusters[k].computed)
+            for k in sorted(found, key=self.first.__getitem__)
+        }
+
+    def is_possible(self, number: int, readers: Readers) -> bool:
+        """Whether the readers are few, and what the ops read is there still when they run."""
+        era = self.clustering.era
+        return len(readers) <= MAX_READERS and all(era(k) == era(number) for k in readers)
+
+    def saving(self, number: int, readers: Readers, is_whole: bool) -> float:
+        """Predicted microseconds; 0 where a kernel cannot be."""
+        clustering, judge = self.clustering, self.judge
+        computed, stored = clustering.clusters[number].computed, clustering.stored(number)
+        kept = self.still_stored(stored, readers)
+        if not is_whole and (not kept or not self.saves_bytes(stored - kept, readers)):
+            return 0.0
+        try:
+            saved = judge(computed, stored).cost.time_us
+            if not is_whole:
+                saved -= judge(computed, kept).cost.time_us
+            for reader, again in readers.items():
+                computed, stored = clustering.clusters[reader].computed, clustering.stored(reader)
+                saved += judge(computed, stored).cost.time_us
+                saved -= judge(computed | again, stored).cost.time_us
+        except Refused:
+            return 0.0
+        return saved
+
+    def still_stored(self, stored: frozenset[str], readers: Readers) -> frozenset[str]:
+        """The stored values that something reads which will not compute them itself."""
+        clustering, graph = self.clustering, self.clustering.program
+        nothing: frozenset[str] = frozenset()
+        return frozenset(
+            value
+            for value in stored
+            if value in graph.output_values
+            or any(
+                value not in clustering.clusters[k].computed | readers.get(k, nothing)
+                for reader in graph.readers[value]
+                for k in clustering.computing[reader.name]
+            )
+        )
+
+    def saves_bytes(self, values: Iterable[str], readers: Readers) -> bool:
+        """A first look: the values are stored once and loaded by each reader, which would load
+        what they are made of instead."""
+        clustering, graph = self.clustering, self.clustering.program
+        more = 0
+        for reader, again in readers.items():
+            there = {
+                v for n in clustering.clusters[reader].computed for v in graph.by_name[n].reads
+            }
+            sources = outside_values([graph.by_name[name] for name in again])
+            loaded = set(sources) - there - clustering.free
+            more += sum(map(clustering.size_of, loaded))
+        return more < (1 + len(readers)) * sum(map(clustering.size_of, values))
 
 
-def _dissolve(clustering: Clustering, repeats: Sequence[_Repeat]) -> Clustering:
-    """The first reader of each cluster owns its ops from now on, the others have copies."""
+def needed(graph: Graph, again: frozenset[str], reading: Iterable[str]) -> frozenset[str]:
+    """The ops of `again` that others read, or that those need."""
+    found: set[str] = set()
+    waiting = list(reading)
+    while waiting:
+        more = again.intersection(graph.by_name[waiting.pop()].reads) - found
+        found |= more
+        waiting += more
+    return frozenset(found)
+
+
+def _repeated(clustering: Clustering, repeats: Sequence[_Repeat]) -> Clustering:
+    """Each reader has copies; what nothing is left of belongs to the first that needs it."""
     clusters = dict(enumerate(clustering.clusters))
     for repeat in repeats:
-        gone = clusters.pop(repeat.number)
-        first, *others = repeat.readers
-        owner = clusters[first]
-        tree = Tree(owner.owned | gone.owned, (gone.tree, owner.tree), repeat.saved, is_final=True)
-        clusters[first] = Cluster(tree, owner.copies)
-        for other in others:
-            clusters[other] = Cluster(clusters[other].tree, clusters[other].copies | gone.owned)
+        gone = clusters.pop(repeat.number).tree if repeat.is_whole else None
+        left = gone.ops if gone is not None else frozenset()
+        for number, again in repeat.readers.items():
+            tree, copies = clusters[number].tree, clusters[number].copies
+            mine = again & left
+            left -= mine
+            if mine and gone is not None:
+                tree = Tree(tree.ops | mine, (gone, tree), repeat.saved)
+            clusters[number] = Cluster(tree, (copies | again) - tree.ops)
     return clustering.with_clusters(tuple(clusters.values()))

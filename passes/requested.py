@@ -1,16 +1,21 @@
 """Merges that the user's rules ask for, before and after the planner's own.
 
 In: a `Partition`. Out: the same with more merged. None of it passes a hard limit: `MustFuseError`
-says which one stands against a rule.
+says which one stands against a rule. `Together` is for those who take kernels apart afterwards.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fuser.errors import MustFuseError
+from fuser.ir.graph import Graph
 from fuser.ir.region import Reason
-from fuser.ir.rules import FusionRule
+from fuser.ir.rules import FusionRule, Requests
 from fuser.passes.candidate import Refused
+from fuser.passes.groups import free_ops
 from fuser.passes.partition import Partition, Refusal
+from fuser.passes.split import Cut
 
 _OF_ONE_OP = {
     "opaque": "it runs as its original call",
@@ -50,10 +55,12 @@ def fuse_accompanied(partition: Partition) -> None:
             reason = partition.graph.by_name[name].reason
             raise must_fuse_error(rule, name, "", "opaque", reason)
         key = groups.owner[name]
-        if len(groups.groups[key].ops) > 1:
+        company = company_of(partition.graph, name)
+        if company & groups.groups[key].ops:
             continue
         others = sorted(
-            partition.connected(key), key=lambda other: (-partition.quick_gain(key, other), other)
+            filter(partition.is_fusible, {groups.owner[other] for other in company - groups.free}),
+            key=lambda other: (-partition.quick_gain(key, other), other),
         )
         refusals: list[Refusal] = []
         for other in others:
@@ -68,6 +75,49 @@ def fuse_accompanied(partition: Partition) -> None:
             raise must_fuse_error(rule, *edge, refusals[0].reason, refusals[0].detail)
         partition.consider(groups.owner[name])
         partition.fuse_by_gain()
+
+
+def company_of(graph: Graph, name: str) -> frozenset[str]:
+    """The ops that an op reads, and those that read it."""
+    before = {graph.producers[v].name for v in graph.by_name[name].reads if v in graph.producers}
+    values = (value.name for value in graph.by_name[name].results)
+    return frozenset(before | {reader.name for value in values for reader in graph.readers[value]})
+
+
+class Together:
+    """What the user's rules want in one kernel, for those who take kernels apart."""
+
+    def __init__(self, graph: Graph, requests: Requests) -> None:
+        constants = free_ops(graph)
+        self.requests = requests
+        self.partners: dict[str, set[str]] = {}
+        for _, (producer, consumer) in requests.pairs:
+            self.partners.setdefault(producer, set()).add(consumer)
+            self.partners.setdefault(consumer, set()).add(producer)
+        self.company = {
+            name: company_of(graph, name) - constants for _, name in requests.accompanied
+        }
+
+    def allows(self, cut: Cut) -> bool:
+        """Whether no rule is broken by a cut."""
+        for here, there in ((cut.left, cut.right), (cut.right, cut.left)):
+            for name in here & self.partners.keys():
+                if not self.partners[name].isdisjoint(there):
+                    return False
+            for name in here & self.company.keys():
+                company = self.company[name]
+                if company.isdisjoint(here) and not company.isdisjoint(there):
+                    return False
+        return True
+
+    def within(self, names: frozenset[str]) -> Iterator[tuple[FusionRule, str, str]]:
+        """The rules, and what they are about, that hold for these ops as one kernel."""
+        for rule, (producer, consumer) in self.requests.pairs:
+            if {producer, consumer} <= names:
+                yield rule, producer, consumer
+        for rule, name in self.requests.accompanied:
+            if name in names and not self.company[name].isdisjoint(names):
+                yield rule, name, ""
 
 
 def must_fuse_error(

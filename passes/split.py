@@ -8,7 +8,7 @@ cycle. The best one makes the two kernels that are predicted to be fastest toget
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fuser.ir.dim import evaluate
 from fuser.ir.graph import Graph
@@ -80,17 +80,17 @@ def cheapest_cut(
     found = [cut for cut in cuts(graph, ops, stored) if allowed(cut)]
     found.sort(key=lambda cut: (cut.crossing, abs(len(cut.left) - len(cut.right))))
     whole = judge(ops, stored).cost.time_us
-    best: Cut | None = None
-    for cut in found[:MOST_JUDGED]:
+    judged: list[Cut] = []
+    for cut in found:
         try:
             left = judge(cut.left, leaving(graph, cut.left)).cost.time_us
             right = judge(cut.right, leaving(graph, cut.right)).cost.time_us
         except Refused:
-            continue
-        cost = left + right - whole
-        if best is None or cost < best.cost_us:
-            best = Cut(cut.left, cut.right, cut.crossing, cut.held_left, cut.held_right, cost)
-    return best
+            continue  # of two such sides one has no common space without what joined it
+        judged.append(replace(cut, cost_us=left + right - whole))
+        if len(judged) == MOST_JUDGED:
+            break
+    return min(judged, key=lambda cut: cut.cost_us, default=None)
 
 
 def crossing_pairs(graph: Graph, cut: Cut) -> list[tuple[str, str]]:

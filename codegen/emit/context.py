@@ -20,6 +20,21 @@ class PointwiseContext:
 
 
 @dataclass(frozen=True, slots=True)
+class TiledContext:
+    """`pointwise_tiled.py.jinja`: tile [XBLOCK, RBLOCK] over two axes, `o` over all others."""
+
+    name: str
+    summary: tuple[str, ...]
+    parameters: tuple[str, ...]
+    x_size: str
+    r_size: str
+    x_lines: tuple[str, ...]
+    r_lines: tuple[str, ...]
+    o_lines: tuple[str, ...]
+    body: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RowContext:
     """`reduction_row.py.jinja`: tile [XBLOCK, RBLOCK] with the whole row in it."""
 

@@ -64,6 +64,10 @@ def _position(graph: Graph) -> Callable[[Op], int]:
     return lambda op: graph.position[op.name]
 
 
+Groups = Mapping[str, tuple[LoopAxis, ...]]
+"""Tile variable to the loop axes that it runs over: `x` and `r`, and `o` for plain numbers."""
+
+
 @dataclass(frozen=True)
 class Built:
     """A finished body with the axes and sizes that its text uses."""
@@ -71,36 +75,45 @@ class Built:
     body: Any
     result: Any
     sizes: SizeArguments
-    x_axes: tuple[KernelAxis, ...]
-    r_axes: tuple[KernelAxis, ...]
+    groups: Groups
+    axes: Mapping[str, tuple[KernelAxis, ...]]
     text: AxisText
 
+    def lines(self, variable: str) -> tuple[str, ...]:
+        """What sets the axes of a tile variable from it."""
+        return tuple(self.text.decomposition(variable, self.axes[variable]))
+
     def x_lines(self) -> tuple[str, ...]:
-        return tuple(self.text.decomposition("x", self.x_axes))
+        return self.lines("x")
 
     def r_lines(self) -> tuple[str, ...]:
-        return tuple(self.text.decomposition("r", self.r_axes))
+        return self.lines("r")
 
 
-def build(work: Work, make_body: MakeBody, write: Callable[[Any], Any]) -> Built:
+def build(
+    work: Work, make_body: MakeBody, write: Callable[[Any], Any], groups: Groups | None = None
+) -> Built:
     """Write the body twice: once to see its accesses, then over the axes they allow to merge."""
+    if groups is None:
+        groups = {"x": work.parallel, "r": work.reduced}
     separate = SizeArguments()
-    x_axes = tuple(KernelAxis(f"x{k}", a.size, (a,)) for k, a in enumerate(work.parallel))
-    r_axes = tuple(KernelAxis(f"r{k}", a.size, (a,)) for k, a in enumerate(work.reduced))
+    axes = {
+        name: tuple(KernelAxis(f"{name}{k}", a.size, (a,)) for k, a in enumerate(group))
+        for name, group in groups.items()
+    }
     trial = make_body(
         work.graph,
         work.region.space,
         work.rounding,
-        AxisText((*x_axes, *r_axes), separate),
+        AxisText([axis for group in axes.values() for axis in group], separate),
         separate,
     )
     write(trial)
-    x_axes = merge_axes(work.parallel, trial.accesses, "x")
-    r_axes = merge_axes(work.reduced, trial.accesses, "r")
+    axes = {name: merge_axes(group, trial.accesses, name) for name, group in groups.items()}
     sizes = SizeArguments()
-    text = AxisText((*x_axes, *r_axes), sizes)
+    text = AxisText([axis for group in axes.values() for axis in group], sizes)
     body: Body = make_body(work.graph, work.region.space, work.rounding, text, sizes)
-    return Built(body, write(body), sizes, x_axes, r_axes, text)
+    return Built(body, write(body), sizes, groups, axes, text)
 
 
 def kernel_spec(

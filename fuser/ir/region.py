@@ -21,6 +21,7 @@ class Strategy(Enum):
     """How a region's kernel walks its iteration space."""
 
     FLAT = "flat"
+    TILED = "tiled"
     ROW_IN_REGISTERS = "row_in_registers"
     LOOPED = "looped"
     SPLIT = "split"
@@ -86,6 +87,9 @@ class Schedule:
     strategy: Strategy
     candidates: tuple[tuple[Configuration, ...], ...] = ()
     parts: int = 1
+    across: tuple[str, ...] = ()
+    """Axes of the first side of a tile over two; the second side has the axes `along`."""
+    along: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

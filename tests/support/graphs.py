@@ -21,7 +21,7 @@ from fuser.capture.decomposition.table import decompositions
 from fuser.capture.from_fx import from_fx
 from fuser.codegen.generate import generate
 from fuser.device import device_spec
-from fuser.ir.graph import Argument, Graph, Input, Op, Operand, Output, Value
+from fuser.ir.graph import Argument, Effect, Graph, Input, Op, Operand, Output, Value
 from fuser.ir.index_map import IndexMap, Shape, Strided
 from fuser.ir.kernel import KernelSpec
 from fuser.ir.plan import FusionPlan
@@ -124,17 +124,28 @@ def axis_sizes(space: Space) -> dict[str, Any]:
 def assert_plan_holds(plan: FusionPlan) -> None:
     """What every plan keeps, worked out from the graph alone.
 
-    Each op is in one region or is an original call, steps run after what they need (constants are
-    made wherever they are read), and every value that a step reads has been stored by then.
+    Each op is in one region or is an original call, steps run after what they need and do not
+    compute themselves (constants are made wherever they are read), calls that write run after every
+    copy of what they wait for, and every value that a step reads has been stored by then.
     """
     graph = plan.graph
     owned = [name for region in plan.regions for name in region.ops]
     assert sorted([*owned, *plan.opaque]) == sorted(op.name for op in graph.ops)
     assert sorted(plan.order) == sorted([*(region.name for region in plan.regions), *plan.opaque])
-    place = {name: plan.order.index(step) for step in plan.order for name in _ops_of(plan, step)}
+    runs: dict[str, list[int]] = {}
+    owner: dict[str, int] = {}
+    for position, step in enumerate(plan.order):
+        region = plan.by_name.get(step)
+        owner |= dict.fromkeys(region.ops if region else (step,), position)
+        for name in region.all_ops if region else (step,):
+            runs.setdefault(name, []).append(position)
     anywhere = {op.name for op in graph.ops if not op.is_opaque and not op.reads}
     for name, earlier in dependencies(graph).items():
-        assert all(place[before] <= place[name] for before in set(earlier) - anywhere)
+        for before in set(earlier) - anywhere:
+            if graph.by_name[name].effect is Effect.BARRIER:
+                assert max(runs[before]) < owner[name]
+            else:
+                assert all(at in runs[before] or owner[before] < at for at in runs[name])
     there = {item.value.name for item in graph.inputs if item.value}
     there |= {value.name for value in graph.constants}
     for step in plan.order:
@@ -152,11 +163,6 @@ def assert_plan_holds(plan: FusionPlan) -> None:
         assert set(region.space.index) == inside
         there |= set(region.outputs)
     assert there.issuperset(graph.output_values)
-
-
-def _ops_of(plan: FusionPlan, step: str) -> tuple[str, ...]:
-    region = plan.by_name.get(step)
-    return region.ops if region else (step,)
 
 
 # The same graph under other names ---------------------------------------------------------------

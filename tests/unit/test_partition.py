@@ -177,7 +177,7 @@ def test_a_reason_is_given(reason: Reason) -> None:
     [
         (Limits(ops=2), Reason.TOO_MANY_OPS, "3 > 2"),
         (Limits(arguments=4), Reason.TOO_MANY_ARGUMENTS, "5 > 4"),
-        (Limits(registers=20), Reason.TOO_MANY_REGISTERS, "> 20"),
+        (Limits(registers=12), Reason.TOO_MANY_REGISTERS, "> 12"),
         (Limits(occupancy=1.01), Reason.LOW_OCCUPANCY, "< 1.01"),
     ],
 )

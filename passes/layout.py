@@ -1,0 +1,384 @@
+"""How the tile of a kernel lies over threads, and what of it passes through shared memory.
+
+In: ops with their space, accesses and schedule. Out: the schedule's kernels as bodies of steps, and
+for a kernel and a tile its `Layout` and the bytes of shared memory. Triton deals a tile out to
+lanes in the order of memory, in vectors of what the widest load can take, and moves elements
+between lanes through shared memory: for reductions over several warps, and where a load and a store
+want vectors of different length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from fuser.device import DeviceSpec
+from fuser.ir.dim import evaluate
+from fuser.ir.dtype import DType
+from fuser.ir.graph import Argument, Graph, Op
+from fuser.ir.kernel import Configuration
+from fuser.ir.region import Schedule, Strategy
+from fuser.ir.space import LoopAxis, Space
+from fuser.passes.access import Access, accesses, is_column, order_axes, primary_access
+from fuser.passes.live import (
+    ALONG_R,
+    ALONG_X,
+    LOAD,
+    WORD_BYTES,
+    WORDS,
+    Body,
+    Line,
+    Touch,
+    bodies,
+    keeps_index,
+)
+
+VECTOR_BYTES = 16
+"""What one instruction moves at most between a lane and memory."""
+
+INDEX_BYTES = 8
+"""The index that an argument reduction exchanges beside its value."""
+
+UNBOUNDED = 1 << 30
+
+
+# Kernels ----------------------------------------------------------------------------------------
+
+
+class Walk(NamedTuple):
+    """How one axis of a tile, x or r, walks memory."""
+
+    fast: str = ""
+    """The innermost loop axis, empty without one."""
+    together: frozenset[str] = frozenset()
+    """The loop axes that are one kernel axis with it."""
+    run: int = UNBOUNDED
+    """A power of two: so many elements at least lie in one step of the other kernel axes."""
+    aligned: int = UNBOUNDED
+    """The largest power of two that divides the whole size, 1 where it is not known."""
+    is_split: bool = False
+    """Whether there are several kernel axes."""
+
+
+class Kernel(NamedTuple):
+    """One kernel of a schedule, ready to be predicted for any tile."""
+
+    bodies: Sequence[Body]
+    walks: Mapping[int, Walk]
+    """Of x and of r."""
+    is_column: bool = False
+    """Whether neighbours in memory are rows."""
+    has_loop: bool = False
+    """Whether it walks its rows in a loop."""
+    combines: bool = False
+    """Whether it folds the parts that the first kernel of a split reduction left."""
+    folds: tuple[int, ...] = ()
+    """For each reduction, the bytes that warps exchange for a row."""
+    results: int = 0
+    """Values with one element a row that are written after the loop."""
+
+
+def kernels_of(
+    graph: Graph,
+    ops: Sequence[Op],
+    stored: Collection[str],
+    space: Space,
+    schedule: Schedule,
+    found: Sequence[Access] | None = None,
+) -> tuple[Kernel, ...]:
+    """The kernels of a schedule in launch order. `found` are the accesses of `ops`."""
+    if found is None:
+        found = accesses(graph, ops, stored, space)
+    primary = primary_access(found)
+    sides = _sides(space, schedule)
+    axes = (*order_axes(space.parallel, primary), *order_axes(space.reduced, primary))
+    walks = {
+        side: _walk([axis for axis in axes if sides.get(axis.name) == side], found, graph.hints)
+        for side in (ALONG_X, ALONG_R)
+    }
+    lines = _lines(graph, ops, space, found, sides, walks)
+    folds = tuple(
+        max(WORD_BYTES, op.compute.bytes) + (INDEX_BYTES if keeps_index(op) else 0)
+        for op in ops
+        if op.reduced
+    )
+    first = Kernel(
+        bodies(lines, space.index, sides, schedule.strategy),
+        walks,
+        is_column=bool(folds) and is_column(primary, space),
+        folds=folds,
+    )
+    if schedule.strategy is Strategy.LOOPED:
+        stores = [line.store for line in lines if line.store is not None]
+        results = sum(not store.level & ALONG_R for store in stores)
+        return (first._replace(has_loop=True, results=results),)
+    if schedule.strategy is Strategy.SPLIT:
+        rest = bodies(lines, space.index, sides, schedule.strategy, True)
+        return (
+            first._replace(has_loop=True, results=len(folds)),
+            Kernel(rest, walks, combines=True, folds=folds),
+        )
+    return (first,)
+
+
+def _sides(space: Space, schedule: Schedule) -> Mapping[str, int]:
+    """Loop axis to the side of a tile that it is a part of; others are numbers of the program."""
+    if schedule.strategy is Strategy.TILED:
+        return {
+            **dict.fromkeys(schedule.across, ALONG_X),
+            **dict.fromkeys(schedule.along, ALONG_R),
+        }
+    return {axis.name: ALONG_R if axis.is_reduced else ALONG_X for axis in space.axes}
+
+
+def _walk(axes: Sequence[LoopAxis], found: Sequence[Access], hints: Mapping[str, int]) -> Walk:
+    """Axes in the order of memory as a tile walks them: those that all accesses walk together are
+    one kernel axis, as in code generation."""
+    if not axes:
+        return Walk()
+    groups: list[list[LoopAxis]] = []
+    for axis in axes:
+        if axis.size == 1:
+            continue
+        if groups and _is_one(groups[-1][-1], axis, evaluate(axis.size, hints), found):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    if not groups:
+        return Walk()
+    inner = groups[-1]
+    is_split = len(groups) > 1
+    return Walk(
+        inner[-1].name,
+        frozenset(axis.name for axis in inner),
+        _alignment(inner) if is_split else UNBOUNDED,
+        _alignment([axis for group in groups for axis in group]),
+        is_split,
+    )
+
+
+def _is_one(outer: LoopAxis, inner: LoopAxis, size: int, found: Sequence[Access]) -> bool:
+    for access in found:
+        if not access.is_scattered:
+            step = access.steps.get(inner.name)
+            if access.steps.get(outer.name) != (None if step is None else step * size):
+                return False
+    return True
+
+
+def _alignment(axes: Sequence[LoopAxis]) -> int:
+    """The largest power of two that divides the axes' common size, 1 where it is not known."""
+    size = 1
+    for axis in axes:
+        if not isinstance(axis.size, int):
+            return 1
+        size *= axis.size
+    return _power(size) or UNBOUNDED
+
+
+def _power(number: int) -> int:
+    """The largest power of two that divides a number; 0 for 0, which all divide."""
+    return number & -number
+
+
+def _lines(
+    graph: Graph,
+    ops: Sequence[Op],
+    space: Space,
+    found: Sequence[Access],
+    sides: Mapping[str, int],
+    walks: Mapping[int, Walk],
+) -> list[Line]:
+    """The ops with their accesses, which `found` has in the same order."""
+    lines: list[Line] = []
+    forms: dict[object, int] = {}
+    reach: dict[object, tuple[int, int, int, bool]] = {}
+
+    def touch(access: Access, dtype: DType, offset: object) -> Touch:
+        steps = tuple(access.steps.items())
+        scattered = access.is_scattered
+        key = (steps, access.width, scattered, access.value if graph.symbols else "")
+        if key not in reach:
+            reach[key] = _reach(graph, access, sides, walks)
+        form = forms.setdefault(access.op if scattered else (steps, offset), len(forms))
+        return Touch(access.value, form, access.width, WORDS[dtype], scattered, *reach[key])
+
+    remaining = iter(found)
+    following = next(remaining, None)
+    for op in ops:
+        reads: list[str | Touch] = []
+        store: Touch | None = None
+        for operand in op.operands:
+            if not isinstance(operand, Argument):
+                continue
+            if operand.value in space.index:
+                reads.append(operand.value)
+                continue
+            assert following is not None
+            offset = (operand.storage_offset, operand.window)
+            reads.append(touch(following, operand.type.dtype, offset))
+            following = next(remaining, None)
+        if following is not None and following.is_store and following.op == op.name:
+            store = touch(following, op.type.dtype, None)
+            following = next(remaining, None)
+        lines.append(Line(op, reads, store))
+    return lines
+
+
+def _reach(
+    graph: Graph, access: Access, sides: Mapping[str, int], walks: Mapping[int, Walk]
+) -> tuple[int, int, int, bool]:
+    """The last fields of a `Touch`: level, vectors, and whether strides are not known."""
+    level = 0
+    for axis in access.steps:
+        level |= sides.get(axis, 0)
+    is_symbolic = False
+    if graph.symbols and not any(access.steps.keys() <= walk.together for walk in walks.values()):
+        strides = graph.values[access.value].type.stride
+        is_symbolic = not all(isinstance(stride, int) for stride in strides)
+    vector_x, vector_r = (
+        _vector(access, walks[side], is_symbolic) if level & side else 0
+        for side in (ALONG_X, ALONG_R)
+    )
+    return level, vector_x, vector_r, is_symbolic
+
+
+def _vector(access: Access, walk: Walk, is_symbolic: bool) -> int:
+    """Neighbours along an axis that one instruction can move: `Touch.vector_x`."""
+    step = access.steps.get(walk.fast)
+    if step is None or access.is_scattered:
+        return 0
+    if step != 1:
+        return -1
+    most = min(VECTOR_BYTES // access.width, walk.run)
+    for axis, other in access.steps.items():
+        if axis not in walk.together:
+            most = min(most, 1 if is_symbolic else _power(other) or most)
+    return max(1, most)
+
+
+# Layouts ----------------------------------------------------------------------------------------
+
+
+class Layout(NamedTuple):
+    """How a tile lies over the lanes of a block. Sizes are logarithms of powers of two.
+
+    Elements are dealt out in the order of memory: a vector to each lane of a warp, then to the next
+    warp, and after the last warp the first lane has its turn again.
+    """
+
+    axis: int
+    """The axis along which neighbours lie in memory: `ALONG_X` or `ALONG_R`."""
+    x: int
+    r: int
+    vector: int
+    lanes: int
+    """Of a block."""
+    row_warps: int
+    """Warps that share a row."""
+    counts: tuple[int, int, int, int]
+    """Elements of a lane (themselves, no logarithms) of a value by level."""
+
+    @property
+    def whole(self) -> int:
+        """The level of what varies over the whole tile."""
+        return (ALONG_X if self.x else 0) | (ALONG_R if self.r else 0) or ALONG_X
+
+
+def layout_of(kernel: Kernel, tile: Configuration, device: DeviceSpec) -> Layout:
+    """The layout that most of a kernel's values have."""
+    sizes = dict(tile.blocks)
+    x, r = _log(sizes["XBLOCK"]), _log(sizes.get("RBLOCK", 1))
+    warp = _log(device.warp_size)
+    lanes = warp + _log(tile.num_warps)
+    axis, widest = _order(kernel, x, r)
+    fast, slow = (r, x) if axis == ALONG_R else (x, r)
+    vector = max(0, min(_log(widest), x + r - lanes, fast))
+    # The bits of an element's number, lowest first: vector, lane, warp, and again the lane's own.
+    again = vector + lanes
+    own_fast = vector + max(0, fast - again)
+    own_slow = max(0, fast + slow - max(again, fast))
+    warps_fast = max(0, min(fast, again) - min(fast, vector + warp))
+    warps_slow = max(0, min(fast + slow, again) - max(fast, vector + warp))
+    own_x, own_r = (own_slow, own_fast) if axis == ALONG_R else (own_fast, own_slow)
+    row_warps = warps_fast if axis == ALONG_R else warps_slow
+    counts = (1, 1 << own_x, 1 << own_r, 1 << own_x + own_r)
+    return Layout(axis, x, r, vector, lanes, row_warps, counts)
+
+
+def _log(size: int) -> int:
+    return max(size, 1).bit_length() - 1
+
+
+def _order(kernel: Kernel, x: int, r: int) -> tuple[int, int]:
+    """The axis that lanes follow, and the longest vector along it that an access asks for."""
+    if kernel.combines:
+        return ALONG_R, VECTOR_BYTES // WORD_BYTES
+    whole = (ALONG_X if x else 0) | (ALONG_R if r else 0) or ALONG_X
+    along_x = along_r = 0
+    for body in kernel.bodies:
+        for step in body:
+            touch = step.touch
+            if touch is not None and touch.level & whole == whole and not touch.is_scattered:
+                along_x = max(along_x, touch.vector_x)
+                along_r = max(along_r, touch.vector_r)
+    if not r or (along_x and (kernel.is_column or not along_r)):
+        return ALONG_X, max(1, along_x)
+    return ALONG_R, max(1, along_r)
+
+
+def shared_bytes(kernel: Kernel, layout: Layout) -> tuple[int, bool]:
+    """Bytes of shared memory of a block, and whether whole tiles change lanes in it.
+
+    Buffers do not live at the same time, so the largest counts.
+    """
+    rows, whole = 1 << layout.x, layout.whole
+    most = 0
+    if layout.row_warps and kernel.folds:
+        # Each warp leaves what it has of a row for the others.
+        most = max((rows << layout.row_warps) * size for size in kernel.folds)
+    if kernel.results and rows > 1:
+        most = max(most, rows * WORD_BYTES)
+    is_mixed = False
+    for body in kernel.bodies:
+        vectors: list[int] = []
+        for step in body:
+            touch = step.touch
+            if touch is None:
+                continue
+            if touch.lies_across(layout.axis) and touch.level == ALONG_X | ALONG_R:
+                # The tile is turned over: no lane keeps an element.
+                is_mixed = True
+                most = max(most, touch.width << layout.x + layout.r)
+            elif step.kind == LOAD:
+                if touch.level == ALONG_R and rows > 1:
+                    vectors.append(touch.vector_r)
+            elif step.level & whole == whole:
+                own = min(_log(touch.vector(layout.axis)), layout.vector)
+                if own < layout.vector:
+                    is_mixed = True
+                    most = max(most, _exchanged(layout, own, touch.width))
+            elif rows > 1 and layout.r:
+                # One element a row, dealt out anew to all lanes.
+                most = max(most, rows * max(WORD_BYTES, touch.width))
+        if vectors and layout.axis == ALONG_R and layout.r >= layout.lanes:
+            own = min(_log(max(vectors)), layout.r - layout.lanes)
+            if own != layout.vector or layout.r < layout.vector + layout.lanes:
+                # What all rows share is dealt out as a row of its own and has to become a row of
+                # the tile. From two on, the tile comes to them.
+                one = WORD_BYTES << layout.r
+                most = max(most, one if len(vectors) == 1 else _exchanged(layout, own, WORD_BYTES))
+    return most, is_mixed
+
+
+def _exchanged(layout: Layout, own: int, width: int) -> int:
+    """Bytes through which a tile goes from the layout's vector to one of `own`.
+
+    What both give to the same lane goes one after the other, beyond what one vector holds.
+    """
+    size = layout.x + layout.r
+    common = own + max(0, size - layout.vector - layout.lanes)
+    turns = max(0, common - _log(VECTOR_BYTES // width))
+    if (width, own, layout.vector) == (WORD_BYTES, 2, 4):
+        turns += 2  # measured: from 16 neighbours to 4 words in quarters
+    return (width << size) >> turns
