@@ -17,6 +17,7 @@ from typing import Any
 from fuser.codegen.host_text import (
     HostNames,
     keyword_text,
+    lies_otherwise,
     literal_text,
     tuple_text,
     with_comment,
@@ -253,12 +254,8 @@ class _Writer:
         if not kind.shape:
             return ""
         name = self.names.value(value)
-        lies_otherwise = (
-            f"not {name}.is_contiguous()"
-            if kind.is_contiguous
-            else f"{name}.stride() != {tuple_text(kind.stride)}"
-        )
-        return with_comment(f"if {lies_otherwise}: {name} = {self.in_layout(value)}", kind)
+        otherwise = lies_otherwise(name, kind)
+        return with_comment(f"if {otherwise}: {name} = {self.in_layout(value)}", kind)
 
     def in_layout(self, value: str) -> str:
         stride = tuple_text(self.graph.values[value].type.stride)
@@ -328,15 +325,16 @@ class _Writer:
         text = literal_text(item)
         return self.names.bind("constant_argument", item) if text is None else text
 
-    def view_text(self, argument: Argument, is_read: bool = False) -> str:
-        """The value as `argument` sees it; what is only read needs no history of its views."""
+    def view_text(self, argument: Argument, is_quick: bool = False) -> str:
+        """The value as `argument` sees it. The quick way makes a tensor that autograd does not know
+        to be a view, which is enough for what is only read."""
         name = self.names.value(argument.value)
         if self.is_whole(argument):
             return name
         kind = argument.type
         offset = python_text(argument.storage_offset)
         parts = [name, tuple_text(kind.shape), tuple_text(kind.stride)]
-        if is_read:
+        if is_quick:
             return f"reinterpreted({', '.join([*parts, offset])})"
         if argument.storage_offset != 0:
             is_ours = argument.value in self.plan.region_of
@@ -345,7 +343,12 @@ class _Writer:
 
     def output_line(self, output: Output) -> str:
         if output.argument is not None:
-            return with_comment(f"{self.view_text(output.argument)},", output.argument.type)
+            value = output.argument.value
+            shown = [o for o in self.graph.outputs if o.argument and o.argument.value == value]
+            # Where several results share memory, torch has to know of it.
+            is_alone = len(shown) == 1 and value in self.plan.region_of
+            text = self.view_text(output.argument, is_alone)
+            return with_comment(f"{text},", output.argument.type)
         text = literal_text(output.number)
         return f"{expression_text(output.number) if text is None else text},"
 

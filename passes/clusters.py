@@ -92,6 +92,11 @@ class Clustering:
         return sorted(self.program.position[name] for name in self.clusters[number].owned)
 
     @cached_property
+    def kernels(self) -> frozenset[frozenset[str]]:
+        """The ops that each cluster computes."""
+        return frozenset(cluster.computed for cluster in self.clusters)
+
+    @cached_property
     def barriers(self) -> tuple[int, ...]:
         """The places of the calls that write to memory which others read."""
         ops = enumerate(self.program.ops)

@@ -75,27 +75,41 @@ def decide(
     clustering, more = within_peak(clustering, max(eager, each), cheapest, refuse)
     judge = partial(partition.kernel, limits=limits)
     place = canonical.position
-    clustering = recompute_cheap(clustering, judge, max(clustering.peak, eager), place)
-    clustering = replace(clustering, program=graph)
-    eager, each = eager_peak_bytes(graph), op_by_op_peak_bytes(graph)
-    clustering, last = within_peak(clustering, max(eager, each), cheapest, refuse)
-    regions = regions_of(clustering, partition)
-    order = running_order(clustering, regions)
+    wanted = recompute_cheap(clustering, judge, max(clustering.peak, eager), place)
+    # What holds too much in the program's own order is cut before anything is repeated: a copy
+    # keeps alive what it reads, wherever it is.
+    most = max(eager_peak_bytes(graph), op_by_op_peak_bytes(graph))
+    last: tuple[Cut, ...] = ()
+    found = replace(wanted, program=graph)
+    if found.peak > most:
+        clustering, last = within_peak(replace(clustering, program=graph), most, cheapest, refuse)
+        found = recompute_cheap(clustering, judge, max(clustering.peak, most), place)
+    regions = regions_of(found, partition)
+    order = running_order(found, regions)
     cuts_made = [*((cut, "") for cut in (*made, *more)), *((cut, OF_THIS_ORDER) for cut in last)]
-    verdicts = Verdicts(clustering, partition, regions, cuts_made).all()
-    noted = tuple(_with_notes(region, cuts_made) for region in regions.values())
-    return Decisions(noted, order, verdicts)
+    verdicts = Verdicts(found, partition, regions, cuts_made).all()
+    notes = _Notes(cuts_made, wanted.kernels - found.kernels)
+    return Decisions(tuple(map(notes.on, regions.values())), order, verdicts)
 
 
-def _with_notes(region: Region, made: Sequence[tuple[Cut, str]]) -> Region:
-    """The region with what was taken from it, so that it stays within eager's memory."""
-    ops = set(region.ops)
-    notes = [
-        f"cut to hold no more memory than eager{f', {detail}' if detail else ''}"
-        for cut, detail in made
-        if ops & (cut.left | cut.right)
-    ]
-    return replace(region, notes=(*region.notes, *dict.fromkeys(notes))) if notes else region
+@dataclass(frozen=True, slots=True)
+class _Notes:
+    """What was changed so that a plan holds no more memory than eager."""
+
+    made: Sequence[tuple[Cut, str]]
+    lost: frozenset[frozenset[str]]
+    """The ops of kernels that the plan would have in another order of the program."""
+
+    def on(self, region: Region) -> Region:
+        ops = set(region.ops)
+        notes = [
+            f"cut to hold no more memory than eager{f', {detail}' if detail else ''}"
+            for cut, detail in self.made
+            if ops & (cut.left | cut.right)
+        ]
+        if not notes and any(ops & kernel for kernel in self.lost):
+            notes = [f"repeats less to hold no more memory than eager, {OF_THIS_ORDER}"]
+        return replace(region, notes=(*region.notes, *dict.fromkeys(notes))) if notes else region
 
 
 def _refuse_memory(together: Together, names: frozenset[str]) -> None:

@@ -25,12 +25,12 @@ from fuser.passes.live import (
     ALONG_X,
     LOAD,
     WORD_BYTES,
-    WORDS,
     Body,
     Line,
     Touch,
     bodies,
     keeps_index,
+    words_of,
 )
 
 VECTOR_BYTES = 16
@@ -201,7 +201,7 @@ def _lines(
         if key not in reach:
             reach[key] = _reach(graph, access, sides, walks)
         form = forms.setdefault(access.op if scattered else (steps, offset), len(forms))
-        return Touch(access.value, form, access.width, WORDS[dtype], scattered, *reach[key])
+        return Touch(access.value, form, access.width, words_of(dtype), scattered, *reach[key])
 
     remaining = iter(found)
     following = next(remaining, None)
@@ -236,10 +236,8 @@ def _reach(
     if graph.symbols and not any(access.steps.keys() <= walk.together for walk in walks.values()):
         strides = graph.values[access.value].type.stride
         is_symbolic = not all(isinstance(stride, int) for stride in strides)
-    vector_x, vector_r = (
-        _vector(access, walks[side], is_symbolic) if level & side else 0
-        for side in (ALONG_X, ALONG_R)
-    )
+    vector_x = _vector(access, walks[ALONG_X], is_symbolic) if level & ALONG_X else 0
+    vector_r = _vector(access, walks[ALONG_R], is_symbolic) if level & ALONG_R else 0
     return level, vector_x, vector_r, is_symbolic
 
 

@@ -34,15 +34,20 @@ COPIES_SHARE = 0.5
 """Of a load whose neighbours are copies of one element, what the compiler keeps on average: between
 one for each and one for all, as it can prove."""
 
-WORDS: Mapping[DType, int] = {
-    dtype: 0 if dtype is DType.BOOL else max(1, dtype.compute.bytes // WORD_BYTES)
+_WORDS: Mapping[str, int] = {
+    dtype.value: 0 if dtype is DType.BOOL else max(1, dtype.compute.bytes // WORD_BYTES)
     for dtype in DType
 }
-"""32-bit registers of one element in a kernel: half types are held as float32, booleans as
-predicates."""
 
 
-INDEX_WORDS = WORDS[DType.INT64]
+def words_of(dtype: DType) -> int:
+    """32-bit registers of one element in a kernel: half types are held as float32, booleans as
+    predicates."""
+    # By the plain attribute: the property, and hashing a member, take several times as long.
+    return _WORDS[dtype._value_]
+
+
+INDEX_WORDS = words_of(DType.INT64)
 
 _CREATION = Group.CREATION
 
@@ -106,10 +111,10 @@ class Step(NamedTuple):
     """One line of a body. `words` are what its value takes in registers, per element."""
 
     kind: int
-    value: object
     level: int
     words: int
-    reads: Sequence[object] = ()
+    frees: list[int]
+    """Places in the body of the steps whose values nothing needs after this one."""
     touch: Touch | None = None
     weight: int = 1
 
@@ -183,42 +188,57 @@ class _Writer:
     def body(self, lines: Sequence[Line], folds: bool, combines: bool = False) -> Body:
         """The steps of the lines; `folds` where reductions go to accumulators."""
         steps: list[Step] = []
-        loaded: set[object] = set()
+        places: dict[object, int] = {}
+        """Where each value of the kernel and each load is made."""
+        last: list[int] = []
+        """For each step the last one that reads its value, itself if none does."""
         levels = self.levels
+
+        def add(step: Step) -> int:
+            last.append(len(steps))
+            steps.append(step)
+            return len(steps) - 1
+
         for op, operands, store in lines:
             name = op.name
-            reads: list[object] = []
+            reads: list[int] = []
             level = 0
             if combines and op.reduced:
-                steps.append(Step(LOAD, ("part", name), ALONG_X | ALONG_R, WORDS[op.compute]))
-                reads.append(("part", name))
                 operands = ()
+                reads.append(add(Step(LOAD, ALONG_X | ALONG_R, words_of(op.compute), [])))
             for operand in operands:
                 if isinstance(operand, str):
-                    reads.append(operand)
                     level |= levels.get(operand, ALONG_X)
+                    if operand in places:
+                        reads.append(places[operand])
                     continue
-                key = (operand.value, operand.form)
-                if key not in loaded:
-                    loaded.add(key)
-                    steps.append(Step(LOAD, key, operand.level, operand.words, (), operand))
-                reads.append(key)
                 level |= operand.level
+                key = (operand.value, operand.form)
+                place = places.get(key)
+                if place is None:
+                    step = Step(LOAD, operand.level, operand.words, [], operand)
+                    place = places[key] = add(step)
+                reads.append(place)
             row = BY_KIND[op.kind]
             if op.reduced:
                 # The best element's index is kept beside its value.
-                words = (WORDS[op.compute] or 1) + (INDEX_WORDS if keeps_index(op) else 0)
+                words = (words_of(op.compute) or 1) + (INDEX_WORDS if keeps_index(op) else 0)
                 level = ALONG_X
-                steps.append(Step(FOLD if folds else REDUCE, name, level, words, reads))
+                place = add(Step(FOLD if folds else REDUCE, level, words, []))
             else:
                 if row.group is _CREATION:
                     # A constant is the same everywhere; counting up takes an operation more.
                     level = self.index_level(op) if row.weight > 1 else 0
-                words = WORDS[op.results[0].type.dtype]
-                steps.append(Step(COMPUTE, name, level, words, reads, None, row.weight))
+                words = words_of(op.results[0].type.dtype)
+                place = add(Step(COMPUTE, level, words, [], None, row.weight))
+            for read in reads:
+                last[read] = place
             levels[name] = level
+            places[name] = place
             if store is not None and (not folds or self.is_row(op)):
-                steps.append(Step(STORE, None, store.level | level, 0, (name,), store))
+                last[place] = add(Step(STORE, store.level | level, 0, [], store))
+        for place, end in enumerate(last):
+            steps[end].frees.append(place)
         return steps
 
 
@@ -280,51 +300,47 @@ class Held(NamedTuple):
 def held(body: Body, lane: Lane) -> Held:
     """What a lane holds when the body runs."""
     counts = lane.counts
-    last: dict[object, int] = {}
     flights: list[tuple[float, float]] = []
     """Of each load the words in flight, and those of the value it gives."""
     coming = [0.0]
     """Words in flight by stretch between reductions, which no load is moved past."""
     now = 0.0
     """Words of accumulators and of values that are needed later."""
-    for position, step in enumerate(body):
-        for value in step.reads:
-            last[value] = position
-        if step.kind == LOAD:
-            flights.append(_flight(step, lane))
-            coming[-1] += flights[-1][0]
-        elif step.kind == FOLD:
+    for step in body:
+        kind = step.kind
+        if kind == LOAD:
+            flight = _flight(step, lane)
+            flights.append(flight)
+            coming[-1] += flight[0]
+        elif kind == FOLD:
             now += step.words * counts[ALONG_X | ALONG_R]
-        elif step.kind == REDUCE:
+        elif kind == REDUCE:
             coming.append(0.0)
     kept, moving = now, now + coming[0]
-    sizes: dict[object, float] = {}
-    stretch = 0
+    sizes: list[float] = []
     remaining = iter(flights)
-    for position, step in enumerate(body):
-        kind, value, level, words, reads, touch, weight = step
+    ahead, stretch = coming[0], 0
+    for step in body:
+        kind, level, words, frees, touch, weight = step
         size: float = words * counts[level]
-        flight = 0.0
+        arriving = 0.0
         if kind == LOAD:
-            flight, size = next(remaining)
-            coming[stretch] -= flight
-        if lane.is_mixed and touch is not None and _changes_lanes(step, touch, lane):
-            kept = max(kept, now + flight)
+            arriving, size = next(remaining)
+            ahead -= arriving
+        if touch is not None and lane.is_mixed and _changes_lanes(step, touch, lane):
+            kept = max(kept, now + arriving)
+        sizes.append(size)
         now += size
-        if kind == COMPUTE and weight >= SLOW_WEIGHT and counts[level] > 1:
-            moving = max(moving, now + coming[stretch])
-        if last.get(value, -1) > position:
-            sizes[value] = size
-        else:
-            now -= size
-        for value in reads:
-            if last[value] == position:
-                now -= sizes.pop(value, 0.0)
+        if weight >= SLOW_WEIGHT and counts[level] > 1:
+            moving = max(moving, now + ahead)
+        for place in frees:
+            now -= sizes[place]
         if kind == REDUCE:
             # Rows that no other warp waits for are worked on one after the other.
             kept = max(kept, now if lane.exchanges else now / 2)
             stretch += 1
-            moving = max(moving, now + coming[stretch])
+            ahead = coming[stretch]
+            moving = max(moving, now + ahead)
     return Held(kept, moving, _addresses(body, lane))
 
 

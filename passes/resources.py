@@ -145,21 +145,21 @@ def predict(kernel: Kernel, tile: Configuration, device: DeviceSpec) -> tuple[in
 
 def _overhead(kernel: Kernel) -> float:
     """Registers that do not grow with the tile."""
-    loads: set[object] = set()
-    stores: set[object] = set()
-    slow = 0
+    loads: set[str] = set()
+    stores: set[str] = set()
+    parts = slow = 0
     for body in kernel.bodies:
-        for step in body:
-            if step.kind == LOAD:
-                loads.add(step.touch.value if step.touch else step.value)
-            elif step.kind == STORE:
-                stores.add(step.reads[0])
-            elif step.weight >= SLOW_WEIGHT:
-                slow = max(slow, step.weight)
+        for kind, _, _, _, touch, weight in body:
+            if touch is not None:
+                (stores if kind == STORE else loads).add(touch.value)
+            elif kind == LOAD:
+                parts += 1  # of a split reduction: each has a tensor of its own
+            elif weight > slow:
+                slow = weight
     return (
         BASE_REGISTERS
-        + LOAD_REGISTERS * len(loads)
+        + LOAD_REGISTERS * (len(loads) + parts)
         + STORE_REGISTERS * (len(stores) + kernel.results)
         + LOOP_REGISTERS * kernel.has_loop
-        + SLOW_REGISTERS * slow / 16
+        + SLOW_REGISTERS * (slow if slow >= SLOW_WEIGHT else 0) / 16
     )

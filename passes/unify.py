@@ -189,12 +189,12 @@ class _Unifier:
     def beside(self, op: Op) -> Index:
         """The index of an op that no edge connects to those before it: where it reads the same
         elements as one of them, else the axes in their order."""
-        for operand in op.operands:
-            if not isinstance(operand, Argument) or operand.value in self.ops:
+        for operand in read_in_place(op):
+            if operand.value in self.ops:
                 continue
             for name, index in self.index.items():
-                for other in self.ops[name].operands:
-                    if isinstance(other, Argument) and other.value == operand.value:
+                for other in read_in_place(self.ops[name]):
+                    if other.value == operand.value:
                         try:
                             return self.like(op, operand, through(other.map, index, self.sizes))
                         except (NoSpace, NotLinear):
@@ -319,6 +319,12 @@ def _after_reduction(ops: Sequence[Op]) -> frozenset[str]:
 def is_gather(op: Op) -> bool:
     """Whether operand 0 is read at positions computed from the other operands."""
     return not op.is_opaque and BY_KIND[op.kind].group is Group.GATHER
+
+
+def read_in_place(op: Op) -> list[Argument]:
+    """The tensors whose elements an op reads at its own index."""
+    operands = op.operands[1:] if is_gather(op) else op.operands
+    return [operand for operand in operands if isinstance(operand, Argument)]
 
 
 def argument_of(op: Op, position: int) -> Argument:

@@ -6,6 +6,7 @@ Results are compared before the next call, which overwrites them.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -211,7 +212,7 @@ def test_random_numbers_are_drawn_anew() -> None:
             kept = compiled(x) == 3
             assert 0.4 < kept.float().mean().item() < 0.6
             seen.append(kept)
-    for earlier, later in zip(seen, seen[1:], strict=False):
+    for earlier, later in itertools.pairwise(seen):
         assert not torch.equal(earlier, later)
 
 

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import triton
 
+import fuser
 from fuser import log
 from fuser.ir.kernel import RegionKernels
 from fuser.runtime.direct import PACKS, Bound, direct
+from fuser.runtime.interpreter import is_interpreting
 from fuser.runtime.launcher import Launch
 from support.played import PlayedTriton, play
-from support.runtime import elementwise
+from support.runtime import cache_in, elementwise
 
 CONSTANTS = ("int32", 128)
+
+
+def on_a_gpu(test: Any) -> Any:
+    skip = pytest.mark.skipif(is_interpreting(), reason="about launches on a GPU")
+    return pytest.mark.gpu(skip(test))
 
 
 @pytest.fixture
@@ -121,3 +130,63 @@ def test_who_listens_to_launches_hears_of_all(played: PlayedTriton) -> None:
         patch.setattr(triton.knobs.runtime, "launch_exit_hook", heard.append)
         launch.run(0, x, y)
     assert len(heard) == 2
+
+
+# **** on a GPU ****
+
+
+@pytest.fixture
+def tripled(tmp_path: Path) -> Iterator[Launch]:
+    """A region of one kernel: y = 3 x."""
+    spec = elementwise("tripled", ["x"], "y", 1000, "{x} * 3")
+    with cache_in(tmp_path / "cache"):
+        yield Launch(RegionKernels("region_0", (spec,)), torch.device("cuda", 0))
+
+
+@on_a_gpu
+def test_a_launch_is_the_drivers_call(tripled: Launch) -> None:
+    memory = torch.randn(1001, device="cuda:0")
+    stream = torch.cuda.Stream()
+    y = torch.empty(1000, device="cuda:0")
+    for x in (memory[:1000], memory[1:], memory[:1000]):
+        stream.wait_stream(torch.cuda.current_stream())
+        tripled.run(stream.cuda_stream, x, y)
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.testing.assert_close(y, x * 3)
+    assert len(tripled.ready) == 2
+    for launch, before in tripled.ready.values():
+        assert getattr(launch, "__name__", "") == "launch"
+        assert launch.__class__.__name__ == "builtin_function_or_method"
+        assert isinstance(before, tuple)
+
+
+@on_a_gpu
+def test_a_profilers_hooks_are_called(tripled: Launch) -> None:
+    x, y = torch.randn(1000, device="cuda:0"), torch.empty(1000, device="cuda:0")
+    stream = torch.cuda.current_stream().cuda_stream
+    heard: list[str] = []
+
+    def hear(metadata: Any) -> None:
+        heard.append(metadata.get()["name"])
+
+    triton.knobs.runtime.launch_enter_hook.add(hear)
+    try:
+        tripled.run(stream, x, y)
+    finally:
+        triton.knobs.runtime.launch_enter_hook.remove(hear)
+    tripled.run(stream, x, y)
+    torch.testing.assert_close(y, x * 3)
+    assert heard == ["tripled"]
+
+
+@on_a_gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_program_runs_where_its_tensors_are() -> None:
+    compiled = fuser.compile(lambda x, y: (x * y + 1).softmax(-1))
+    with torch.no_grad():
+        for device in ("cuda:1", "cuda:0", "cuda:1"):
+            x, y = torch.randn(2, 20, 30, device=device)
+            found = compiled(x, y)
+            assert found.device == torch.device(device)
+            torch.testing.assert_close(found, (x * y + 1).softmax(-1))
+    assert torch.cuda.current_device() == 0

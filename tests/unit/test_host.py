@@ -230,6 +230,22 @@ def test_streams_are_looked_up_once_for_each_gpu() -> None:
     ]  # fmt: skip
 
 
+def test_views_among_the_results() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, z = x + 1, x * 2
+        return y.t(), y, z.t()
+
+    graph, _ = traced_graph(fn, torch.randn(2, 3))
+    kernels = [elementwise(f"k_{name}", ["x_1"], name, 6, "0.0") for name in ("add", "mul")]
+    made = planned(graph, (["add"], kernels[:1]), (["mul"], kernels[1:]))
+    lines = lines_of(program_of(made))
+    assert lines[lines.index("return (") + 1 : -1] == [
+        "as_strided(add, (3, 2), (1, 3)),",
+        "add,",
+        "reinterpreted(mul, (3, 2), (1, 3), 0),",
+    ]
+
+
 def test_scalars_have_no_layout() -> None:
     graph, _ = traced_graph(lambda x: x + 1, torch.tensor(2.0))
     made = planned(graph, (["add"], [elementwise("same", ["x_1"], "add", 1, "{x_1}")]))
