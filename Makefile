@@ -75,7 +75,7 @@ ifneq ($(FUSER_SYSTEM_PYTHON),1)
 	  $(RUN) -m pip install -qq -r requirements/cpu.txt; \
 	fi; \
 	echo "setup: installing fuser and its tools"; \
-	$(RUN) -m pip install -qq -c requirements/constraints.txt -e '.[dev,examples,html]'; \
+	$(RUN) -m pip install -qq -c requirements/constraints.txt -e '.[dev,examples,html,bench]'; \
 	touch $(STAMP); \
 	echo "setup: done"
 endif

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from fuser.codegen.axes import AxisText, SizeArguments
 from fuser.codegen.expressions import Held, convert, literal, plain_literal
 from fuser.codegen.names import Names
-from fuser.codegen.random import place_of
 from fuser.ir.dim import Dim, is_equal
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Graph, Literal, Op, Operand, TensorType
@@ -91,7 +90,6 @@ class Body:
         builders = {
             Group.POINTWISE: self.pointwise,
             Group.CREATION: self.pointwise,
-            Group.RANDOM: self.random,
             Group.BORDER: self.border,
             Group.GATHER: self.gather,
             Group.REDUCTION: self.reduction,
@@ -146,13 +144,6 @@ class Body:
             level |= self.level_of(index[0])
         computed = DType.BOOL if row.promotion is Promotion.COMPARE else op.compute
         return self.bind(op, Held(text, computed, level))
-
-    def random(self, op: Op, index: Index, guard: Held | None) -> Held:
-        seed = self.operand(op.operands[0], index, guard)
-        place = place_of(op, index, self.axis_text, self.affine)
-        text = BY_KIND[op.kind].expression.format(seed.text, *place.arguments)
-        level = seed.level.union(*map(self.level_of, place.forms))
-        return self.bind(op, Held(text, op.compute, level))
 
     def as_stored(self, held: Held, operand: Operand) -> Held:
         """An operand that something is decided by: rounded, so that what eager has equal is."""

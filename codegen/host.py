@@ -349,8 +349,8 @@ class _Writer:
             is_alone = len(shown) == 1 and value in self.plan.region_of
             text = self.view_text(output.argument, is_alone)
             return with_comment(f"{text},", output.argument.type)
-        text = literal_text(output.number)
-        return f"{expression_text(output.number) if text is None else text},"
+        number = literal_text(output.number)
+        return f"{expression_text(output.number) if number is None else number},"
 
     # **** who reads what ****
 

@@ -68,7 +68,7 @@ def candidate_for(
         schedules.append(tiled)
     made: list[Candidate] = []
     for schedule in schedules:
-        needs = needs_of(graph, ops, stored, space, schedule, device)
+        needs = needs_of(graph, ops, stored, space, schedule, device, found)
         walk = Walk.of(graph, space, schedule, primary)
         cost = region_cost(graph, ops, stored, walk, found, schedule, needs, device)
         made.append(Candidate(space, schedule, cost))

@@ -23,7 +23,6 @@ class Group(Enum):
     BORDER = "border"
     GATHER = "gather"
     CREATION = "creation"
-    RANDOM = "random"
 
 
 class Promotion(Enum):
@@ -260,16 +259,10 @@ _CREATIONS = (
     OpSpec("iota", ("prims.iota.default",), ("start", "step"), "{0} + {1} * index",
            Promotion.RESULT, Group.CREATION, weight=2),
 )  # fmt: skip
-# Counted where four neighbours share one evaluation of Philox.
-_RANDOM = tuple(
-    OpSpec(kind, (f"fuser.{kind}.default",), ("seed", "stream"),
-           f"fn.{kind}({{0}}, {{1}}, {{2}}, {{3}}{{4}})", Promotion.RESULT, Group.RANDOM, weight=14)
-    for kind in ("uniform", "uniform_positive")
-)  # fmt: skip
 
 TABLE: tuple[OpSpec, ...] = (
     *_ARITHMETIC, *_FUNCTIONS, *_LOGIC, *_MOVES,
-    *_REDUCTIONS, *_BORDERS, *_GATHERS, *_CREATIONS, *_RANDOM,
+    *_REDUCTIONS, *_BORDERS, *_GATHERS, *_CREATIONS,
 )  # fmt: skip
 
 BY_KIND: Mapping[str, OpSpec] = MappingProxyType({row.kind: row for row in reversed(TABLE)})

@@ -6,7 +6,6 @@ otherwise from the `device_*` modules, which compile for every backend that Trit
 sides export the same names.
 """
 
-from fuser.runtime.device_random import *  # noqa: F403 - integers are right in the interpreter too
 from fuser.runtime.interpreter import is_interpreting, repair
 
 if is_interpreting():

@@ -188,8 +188,33 @@ def _resources(compiled: Any) -> Resources:
     else:
         text = _resource_usage(compiled.asm["cubin"], compiled.name)
         registers = _number(r"\bREG:(\d+)", text)
-        spills = _number(r"\bSTACK:(\d+)", text) // 4
+        # Library functions such as sin have arrays on the stack at every tile: no spill by itself.
+        has_stack = _number(r"\bSTACK:(\d+)", text) > 0
+        spills = _spilled_bytes(compiled) // 4 if has_stack else 0
     return Resources(registers, spills, int(compiled.metadata.shared))
+
+
+def _spilled_bytes(compiled: Any) -> int:
+    """What NVIDIA's assembler says of the same kernel: bytes of registers kept in memory."""
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(compiled.asm["ptx"])
+        file.flush()
+        name = re.search(r"^\.target (\w+)", compiled.asm["ptx"], re.MULTILINE)
+        assert name is not None
+        knobs = triton.knobs.nvidia
+        is_blackwell = name[1].startswith(("sm_10", "sm_12"))
+        tool = (getattr(knobs, "ptxas_blackwell", None) if is_blackwell else None) or knobs.ptxas
+        command = [
+            tool.path,
+            "-v",
+            "--fmad=false",
+            f"--gpu-name={name[1]}",
+            file.name,
+            "-o",
+            os.devnull,
+        ]
+        told = subprocess.run(command, capture_output=True, text=True, check=True)
+    return max(map(int, re.findall(r"(\d+) bytes spill stores", told.stderr + told.stdout)))
 
 
 def _resource_usage(binary: bytes, kernel: str) -> str:

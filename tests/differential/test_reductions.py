@@ -121,9 +121,13 @@ SPLIT: dict[str, Callable[[Tensor], Any]] = {
 def test_few_long_rows(name: str, shape: tuple[int, int], dtype: torch.dtype, device: str) -> None:
     row = values(*shape, dtype=dtype)
     plans = assert_matches_eager(SPLIT[name], row, device=device, expect_opaque=())
-    # What needs the row again after its fold cannot be split.
-    expected = Strategy.LOOPED if name in ("softmax", "std") else Strategy.SPLIT
-    assert expected in strategies(plans)
+    # What needs the row again after its fold cannot be split as a whole: it is looped, or cut into
+    # kernels of which the folds are split, whichever is predicted to be faster.
+    found = strategies(plans)
+    if name in ("softmax", "std"):
+        assert found & {Strategy.LOOPED, Strategy.SPLIT}
+    else:
+        assert Strategy.SPLIT in found
 
 
 # Axes ---------------------------------------------------------------------------------------------

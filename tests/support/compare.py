@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -231,8 +230,16 @@ def poisoned() -> Iterator[None]:
     def poisoned_bind(self: Executable) -> Callable[[list[Any]], tuple[Any, ...]]:
         call = bind(self)
         names = call.__globals__
-        for name in ("allocate", "empty_strided"):
-            names[name] = functools.partial(_poison, names[name])
+        allocate = names["empty_strided"]
+
+        def empty_strided(*arguments: Any, **options: Any) -> torch.Tensor:
+            fresh: torch.Tensor = allocate(*arguments, **options)
+            memory = torch.empty(0, dtype=torch.uint8, device=fresh.device)
+            memory.set_(fresh.untyped_storage())
+            memory.fill_(0xFF if fresh.is_floating_point() else 0x7F)
+            return fresh
+
+        names["empty_strided"] = empty_strided
         return call
 
     Executable.bind = poisoned_bind  # type: ignore[method-assign]
@@ -240,14 +247,6 @@ def poisoned() -> Iterator[None]:
         yield
     finally:
         Executable.bind = bind  # type: ignore[method-assign]
-
-
-def _poison(allocate: Callable[..., torch.Tensor], *arguments: Any, **options: Any) -> torch.Tensor:
-    fresh = allocate(*arguments, **options)
-    memory = torch.empty(0, dtype=torch.uint8, device=fresh.device)
-    memory.set_(fresh.untyped_storage())
-    memory.fill_(0xFF if fresh.is_floating_point() else 0x7F)
-    return fresh
 
 
 # Comparing ----------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-import fuser.random_ops  # noqa: F401 - registers torch.ops.fuser
 from support.inputs import ANY, FLAG, POSITIVE, UNIT, Cases, Domain, Inputs, pointwise
 
 __all__ = ["ALL", "BOOL", "FLOATS", "INTEGERS", "SAMPLES", "Sample"]
@@ -383,28 +382,6 @@ _CREATIONS = (
            gradient=False, dtypes=NUMBERS),
 )  # fmt: skip
 
-# Where rows are a multiple of four, and where they are not; far fewer elements than four; none.
-_RANDOM_SHAPES = ((5, 3, 8), (5, 7), (4, 197), (2,), (), (3, 0))
-
-
-def _seeds(inputs: Inputs) -> Cases:
-    """Seeds with and without the sign; the first is what `fuser::seed` may draw."""
-    seeds = {"special": -(2**63), "odd": 0x3243F6A8885A308D, "small": 7}
-    return {name: (torch.tensor(seed),) for name, seed in seeds.items()}
-
-
-def _random(kind: str) -> Sample:
-    call = getattr(torch.ops.fuser, kind)
-    return Sample(
-        kind,
-        lambda seed: [call(seed, 3 + 2 * k, shape) for k, shape in enumerate(_RANDOM_SHAPES)],
-        _seeds, (torch.int64,), gradient=False, elementwise=False,
-    )  # fmt: skip
-
-
-_RANDOM = (_random("uniform"), _random("uniform_positive"))
-
 SAMPLES: tuple[Sample, ...] = (
     *_ARITHMETIC, *_FUNCTIONS, *_LOGIC, *_MOVES, *_REDUCTIONS, *_BORDERS, *_GATHERS, *_CREATIONS,
-    *_RANDOM,
 )  # fmt: skip

@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch._prims  # registers torch.ops.prims
 
-import fuser.random_ops  # noqa: F401 - registers torch.ops.fuser
 from fuser.codegen.reductions import FOLDS
 from fuser.ir.ops import BY_KIND, BY_TARGET, TABLE, Group, OpSpec, Promotion
 from fuser.runtime import device_functions

@@ -2,7 +2,7 @@
 
 In: nothing. Out: a mapping from aten overloads to functions, for AOTAutograd. What survives is the
 op table's rows, views, and calls kept whole on purpose: products, convolutions, attention, sorts,
-scans, scatters, and draws of random integers.
+scans, scatters, and everything that draws random numbers (so that eager's stream is reproduced).
 Entries of torch are taken where they are exact; ours replace the rest and say why.
 """
 
@@ -26,7 +26,6 @@ from fuser.capture.decomposition import (
     foreach,
     losses,
     norms,
-    random,
     reductions,
     tensors,
     transformers,
@@ -73,7 +72,6 @@ _OWN: tuple[Mapping[Any, Callable[..., Any]], ...] = (
     tensors.RULES,
     foreach.RULES,
     transformers.RULES,
-    random.RULES,
 )
 
 
