@@ -2,13 +2,12 @@
 
 In: a plan and the kernels of its regions. Out: readable source text, one line for each step, and
 the objects that its names stand for (original calls and arguments that have no literal). The
-runtime adds the regions' launches, constants and a few helpers. Every value lives exactly from the
-step that makes it to the last one that reads it.
+runtime adds kernels, constants and `planned_layout`. Every value lives exactly from the step that
+makes it to the last one that reads it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,6 @@ from typing import Any
 from fuser.codegen.host_text import (
     HostNames,
     keyword_text,
-    lies_otherwise,
     literal_text,
     tuple_text,
     with_comment,
@@ -26,7 +24,7 @@ from fuser.errors import InvalidPlan
 from fuser.ir.dim import Dim, python_text, symbols_of
 from fuser.ir.dim_text import expression_text
 from fuser.ir.graph import Argument, Effect, Graph, Op, Output, SizeSlot, Slot, TensorType
-from fuser.ir.kernel import RegionKernels
+from fuser.ir.kernel import KernelSpec, RegionKernels
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Region
 from fuser.templates import render
@@ -43,8 +41,6 @@ class HostProgram:
     """Original calls and arguments of theirs that have no literal."""
     constants: tuple[str, ...]
     """The names of the graph's constants, in the graph's order."""
-    device: str
-    """The device that has to be the current one: where most regions run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,7 @@ class HostContext:
 
 def host_program(plan: FusionPlan, kernels: Sequence[RegionKernels]) -> HostProgram:
     """The program of `plan`; `kernels` holds an entry for each of its regions."""
-    return _Writer(plan, {entry.region: entry for entry in kernels}).program()
+    return _Writer(plan, {entry.region: entry.kernels for entry in kernels}).program()
 
 
 @dataclass
@@ -77,13 +73,14 @@ class _Writer:
     """Writes one program; the names it has given out are its only state."""
 
     plan: FusionPlan
-    kernels: Mapping[str, RegionKernels]
+    kernels: Mapping[str, tuple[KernelSpec, ...]]
 
     def __post_init__(self) -> None:
-        symbols = [symbol.name for symbol in self.plan.graph.symbols]
-        self.names = HostNames((*symbols, *self.kernels))
+        graph = self.plan.graph
+        launched = [spec.name for specs in self.kernels.values() for spec in specs]
+        symbols = [symbol.name for symbol in graph.symbols]
+        self.names = HostNames((*symbols, *launched))
         self.devices: dict[str, str] = {}
-        self.streams: dict[str, str] = {}
 
     @property
     def graph(self) -> Graph:
@@ -91,7 +88,7 @@ class _Writer:
 
     def program(self) -> HostProgram:
         inputs = tuple(self.input_lines())
-        steps = [self.entry_step(), self.stream_step()]
+        steps = [self.entry_step()]
         for position, name in enumerate(self.plan.order):
             region = self.plan.by_name.get(name)
             made = self.region_step(region) if region else self.call_step(self.graph.by_name[name])
@@ -103,8 +100,8 @@ class _Writer:
             title=f"{self.graph.name}, {self.plan.phase} on {self.plan.target}",
             notes=(
                 f"{len(self.plan.regions)} regions and {calls} original calls.",
-                "The runtime binds regions, calls and constants to the names used here.",
-                *([f"After its tensors a region takes the sizes {symbols}."] if symbols else []),
+                "The runtime binds kernels, calls and constants to the names used here.",
+                *([f"After its arguments a kernel takes the sizes {symbols}."] if symbols else []),
             ),
             devices=tuple((name, text) for text, name in self.devices.items()),
             inputs=inputs,
@@ -113,7 +110,7 @@ class _Writer:
         )
         source = render("host.py.jinja", context)
         constants = tuple(self.names.value(value.name) for value in self.graph.constants)
-        return HostProgram(source, self.names.bindings, constants, self.device)
+        return HostProgram(source, self.names.bindings, constants)
 
     # **** entry ****
 
@@ -138,12 +135,11 @@ class _Writer:
         for item in self.graph.inputs:
             if item.value is None or item.value.name not in self.read_by_stride:
                 continue
-            line = self.layout_line(item.value.name)
+            line = self.layout_line(item.value.name, self.names.value(item.value.name))
             if item.value.name in self.written:
                 # Writing to a copy would be lost, so this one has to come as planned.
-                name = self.names.value(item.value.name)
-                line = f"assert {name} is {self.in_layout(item.value.name)}"
-            lines += [line] if line else []
+                line = "assert " + line.replace(" = ", " is ", 1)
+            lines.append(line)
         used = {*self.last_use, *self.graph.output_values}
         unused = [
             self.names.value(item.value.name)
@@ -153,17 +149,6 @@ class _Writer:
         if unused:
             lines.append(f"del {', '.join(unused)}")
         return HostStep("sizes and layouts of the inputs", tuple(lines))
-
-    def stream_step(self) -> HostStep:
-        """The current stream of each GPU that kernels run on, looked up once."""
-        lines: list[str] = []
-        for device in dict.fromkeys(self.region_devices):
-            kind, _, index = device.partition(":")
-            if kind == "cuda":
-                self.streams[device] = self.names.fresh("stream")
-                number = index or "torch.cuda.current_device()"
-                lines.append(f"{self.streams[device]} = current_stream({number})")
-        return HostStep("where kernels are launched", tuple(lines))
 
     def size_lines(self) -> list[str]:
         """Each size symbol from the number, size or stride of an input that shows it."""
@@ -200,25 +185,29 @@ class _Writer:
     # **** steps ****
 
     def region_step(self, region: Region) -> HostStep:
-        entry = self.kernels.get(region.name)
-        if entry is None or not entry.kernels:
+        specs = self.kernels.get(region.name)
+        if not specs:
             raise InvalidPlan(reason=f"there is no kernel for {region.name}")
-        device = self.device_of(region)
         lines = [self.allocation(name) for name in region.outputs]
-        passed = [self.streams.get(device, "None")]
-        scratch: list[str] = []
-        for argument in entry.tensors:
-            if argument.kind == "workspace":
-                scratch.append(self.names.fresh(argument.name))
-                kind = TensorType(argument.dtype, (argument.size,), (1,), device)
-                lines.append(self.empty(scratch[-1], kind))
-                passed.append(scratch[-1])
-            else:
-                passed.append(self.names.value(argument.name))
+        scratch: dict[str, str] = {}
         symbols = [symbol.name for symbol in self.graph.symbols]
-        lines.append(f"{region.name}({', '.join([*passed, *symbols])})")
+        for spec in specs:
+            passed: list[str] = []
+            for argument in spec.arguments:
+                if argument.kind == "size":
+                    passed.append(python_text(argument.size))
+                elif argument.kind == "buffer":
+                    passed.append(self.names.value(argument.name))
+                else:
+                    if argument.name not in scratch:
+                        scratch[argument.name] = self.names.fresh(argument.name)
+                        device = self.graph.values[region.outputs[0]].type.device
+                        kind = TensorType(argument.dtype, (argument.size,), (1,), device)
+                        lines.append(self.empty(scratch[argument.name], kind))
+                    passed.append(scratch[argument.name])
+            lines.append(f"{spec.name}({', '.join([*passed, *symbols])})")
         if scratch:
-            lines.append(f"del {', '.join(scratch)}")
+            lines.append(f"del {', '.join(scratch.values())}")
         kinds = [self.graph.by_name[op].kind for op in region.all_ops]
         shown = ", ".join(kinds[:8]) + (", ..." if len(kinds) > 8 else "")
         return HostStep(f"{region.name}, {region.strategy.value}: {shown}", tuple(lines))
@@ -232,64 +221,38 @@ class _Writer:
         if not used:
             lines = [call]
         elif used[0].position is None:
-            lines = self.result_lines(used[0].name, call)
+            lines = [self.result_line(used[0].name, call)]
         else:
             several = self.names.fresh(f"{op.name}_results")
             lines = [f"{several} = {call}"]
             for value in used:
-                lines += self.result_lines(value.name, f"{several}[{value.position}]")
+                lines.append(self.result_line(value.name, f"{several}[{value.position}]"))
             lines.append(f"del {several}")
         reason = f": {op.reason}" if op.reason else ""
         return HostStep(f"{op.name}, the original call{reason}", tuple(lines))
 
-    def result_lines(self, value: str, text: str) -> list[str]:
-        kind = self.graph.values[value].type
-        lines = [with_comment(f"{self.names.value(value)} = {text}", kind)]
-        layout = self.layout_line(value) if value in self.read_by_stride else ""
-        return [*lines, layout] if layout else lines
+    def result_line(self, value: str, text: str) -> str:
+        if value in self.read_by_stride:
+            return self.layout_line(value, text)
+        return with_comment(f"{self.names.value(value)} = {text}", self.graph.values[value].type)
 
-    def layout_line(self, value: str) -> str:
-        """Brings a value that lies otherwise than planned into its layout; nothing for a scalar."""
+    def layout_line(self, value: str, text: str) -> str:
         kind = self.graph.values[value].type
-        if not kind.shape:
-            return ""
         name = self.names.value(value)
-        otherwise = lies_otherwise(name, kind)
-        return with_comment(f"if {otherwise}: {name} = {self.in_layout(value)}", kind)
-
-    def in_layout(self, value: str) -> str:
-        stride = tuple_text(self.graph.values[value].type.stride)
-        return f"planned_layout({self.names.value(value)}, {stride})"
+        return with_comment(f"{name} = planned_layout({text}, {tuple_text(kind.stride)})", kind)
 
     def allocation(self, value: str) -> str:
         return self.empty(self.names.value(value), self.graph.values[value].type)
 
     def empty(self, name: str, kind: TensorType) -> str:
         size, stride = tuple_text(kind.shape), tuple_text(kind.stride)
-        dtype = f"torch.{kind.dtype.value}"
-        if kind.device == self.device:
-            return with_comment(f"{name} = allocate({size}, {stride}, {dtype})", kind)
-        where = f"dtype={dtype}, device={self.device_name(kind.device)}"
+        where = f"dtype=torch.{kind.dtype.value}, device={self.device(kind.device)}"
         return with_comment(f"{name} = empty_strided({size}, {stride}, {where})", kind)
 
-    def device_name(self, text: str) -> str:
+    def device(self, text: str) -> str:
         if text not in self.devices:
             self.devices[text] = self.names.fresh(text)
         return self.devices[text]
-
-    def device_of(self, region: Region) -> str:
-        return self.graph.values[region.outputs[0]].type.device
-
-    @cached_property
-    def region_devices(self) -> tuple[str, ...]:
-        return tuple(map(self.device_of, self.plan.regions))
-
-    @cached_property
-    def device(self) -> str:
-        """Where most regions run."""
-        gpus = [device for device in self.region_devices if device.startswith("cuda")]
-        found = Counter(gpus or self.region_devices).most_common(1)
-        return found[0][0] if found else "cpu"
 
     def ended(self, step: HostStep, position: int) -> HostStep:
         """The step with the values freed that nothing reads after it."""
@@ -308,7 +271,7 @@ class _Writer:
     def item_text(self, item: Any, op: Op) -> str:
         """An argument of an original call."""
         if isinstance(item, Slot):
-            return self.view_text(op.arguments[item.position], op.effect is not Effect.BARRIER)
+            return self.view_text(op.arguments[item.position])
         if isinstance(item, SizeSlot):
             return expression_text(item.expression)
         if isinstance(item, list):
@@ -325,32 +288,23 @@ class _Writer:
         text = literal_text(item)
         return self.names.bind("constant_argument", item) if text is None else text
 
-    def view_text(self, argument: Argument, is_quick: bool = False) -> str:
-        """The value as `argument` sees it. The quick way makes a tensor that autograd does not know
-        to be a view, which is enough for what is only read."""
+    def view_text(self, argument: Argument) -> str:
         name = self.names.value(argument.value)
         if self.is_whole(argument):
             return name
         kind = argument.type
-        offset = python_text(argument.storage_offset)
         parts = [name, tuple_text(kind.shape), tuple_text(kind.stride)]
-        if is_quick:
-            return f"reinterpreted({', '.join([*parts, offset])})"
         if argument.storage_offset != 0:
+            offset = python_text(argument.storage_offset)
             is_ours = argument.value in self.plan.region_of
             parts.append(offset if is_ours else f"{name}.storage_offset() + {offset}")
         return f"as_strided({', '.join(parts)})"
 
     def output_line(self, output: Output) -> str:
         if output.argument is not None:
-            value = output.argument.value
-            shown = [o for o in self.graph.outputs if o.argument and o.argument.value == value]
-            # Where several results share memory, torch has to know of it.
-            is_alone = len(shown) == 1 and value in self.plan.region_of
-            text = self.view_text(output.argument, is_alone)
-            return with_comment(f"{text},", output.argument.type)
-        number = literal_text(output.number)
-        return f"{expression_text(output.number) if number is None else number},"
+            return with_comment(f"{self.view_text(output.argument)},", output.argument.type)
+        text = literal_text(output.number)
+        return f"{expression_text(output.number) if text is None else text},"
 
     # **** who reads what ****
 
@@ -367,10 +321,14 @@ class _Writer:
         if name not in self.plan.by_name:
             return tuple(argument.value for argument in self.graph.by_name[name].arguments)
         region = self.plan.by_name[name]
-        entry = self.kernels.get(name)
-        passed = entry.tensors if entry is not None else ()
-        buffers = (argument.name for argument in passed if argument.kind == "buffer")
-        return (*region.inputs, *(name for name in buffers if name not in region.outputs))
+        made = set(region.outputs)
+        buffers = [
+            argument.name
+            for spec in self.kernels.get(name, ())
+            for argument in spec.arguments
+            if argument.kind == "buffer" and argument.name not in made
+        ]
+        return (*region.inputs, *buffers)
 
     @cached_property
     def last_use(self) -> Mapping[str, int]:

@@ -12,15 +12,10 @@ from typing import Any
 import torch
 
 from fuser.ir.dim import Dim, python_text
-from fuser.ir.graph import TensorType
 
-# What the template and the runtime put beside the program's own names.
 RESERVED = frozenset(
-    {
-        "call", "inputs", "math", "torch", "as_strided", "empty_strided",
-        "planned_layout", "reinterpreted", "current_stream", "allocate",
-    }
-)  # fmt: skip
+    {"call", "inputs", "math", "torch", "as_strided", "empty_strided", "planned_layout"}
+)
 
 
 class HostNames:
@@ -65,13 +60,6 @@ class HostNames:
 def tuple_text(dims: Sequence[Dim]) -> str:
     texts = [python_text(dim) for dim in dims]
     return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
-
-
-def lies_otherwise(name: str, kind: TensorType) -> str:
-    """The condition under which a tensor may have other strides than planned."""
-    if kind.is_contiguous:
-        return f"not {name}.is_contiguous()"
-    return f"{name}.stride() != {tuple_text(kind.stride)}"
 
 
 def literal_text(item: Any) -> str | None:

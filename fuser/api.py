@@ -102,15 +102,7 @@ def plans(compiled: Any) -> tuple[Plan, ...]:
     first call. Forward and backward graphs are separate plans: see `plan.fusion.phase`.
     """
     found = (item for item in registry.plans(compiled) if isinstance(item, Compiled))
-    return tuple(
-        Plan(
-            item.plan,
-            item.kernels,
-            unreplayed="" if item.replay is None else item.replay.reason,
-        )
-        for item in found
-        if item.plan is not None
-    )
+    return tuple(Plan(item.plan, item.kernels) for item in found if item.plan is not None)
 
 
 def verify(model: Program, *args: Any, **kwargs: Any) -> Report:

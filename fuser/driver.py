@@ -40,13 +40,11 @@ from fuser.passes.analysis import eager_peak_bytes, peak_bytes
 from fuser.passes.base import Cuts
 from fuser.passes.pipeline import plan_graph
 from fuser.runtime.executable import Executable, should_run_unfused
-from fuser.runtime.graphs import Replay, replay
 from fuser.runtime.offline import compile_many
 from fuser.runtime.stopwatch import measure, tuning_memory
 from fuser.tune import tune
 
 PRECISIONS = ("fused", "eager")
-MODES = ("default", "reduce-overhead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +53,17 @@ class Options:
 
     `precision`: "fused" keeps float32 inside a region, "eager" rounds wherever eager rounds.
     `rules`: what `fuser.must_fuse`, `fuser.no_fuse` and `fuser.assert_fused` return.
-    `mode`: "reduce-overhead" replays launches as a CUDA graph where it can; a result then lasts
-    until the next call.
     """
 
     precision: str = "fused"
     rules: tuple[FusionRule, ...] = ()
-    mode: str = "default"
 
 
 @dataclass(frozen=True)
 class Compiled:
     """One compiled graph: its plan, its kernels, and the callable that AOTAutograd calls.
 
-    `executable` is None where the graph runs unfused; `reason` then says why. `replay` is there
-    where `mode` asks for CUDA graphs; its `reason` says why the graph is not replayed.
+    `executable` is None where the graph runs unfused; `reason` then says why.
     """
 
     plan: FusionPlan | None
@@ -77,7 +71,6 @@ class Compiled:
     run: Callable[[list[Any]], Any]
     executable: Executable | None = None
     reason: str = ""
-    replay: Replay | None = None
 
 
 def compile_graph(
@@ -87,8 +80,7 @@ def compile_graph(
     options = options_from(context.options)
     stages = Stages(config.dump_dir(), context.phase)
     try:
-        compiled = _compiled(module, context.phase, options, stages)
-        return compiled if options.mode == "default" else _replayed(compiled, module, context)
+        return _compiled(module, context.phase, options, stages)
     except DataDependentSize as reason:
         get_logger("driver").info("graph %s runs unfused: %s", context.compile_id, reason)
         return Compiled(None, (), unfused(module), reason=str(reason))
@@ -117,31 +109,7 @@ def _compiled(module: fx.GraphModule, phase: str, options: Options, stages: Stag
     program = host_program(plan, kernels)
     stages.write("host.py", program.source)
     executable = Executable(plan, kernels, program, constants)
-    return Compiled(plan, kernels, executable.call, executable)
-
-
-def _replayed(compiled: Compiled, module: fx.GraphModule, context: CompileContext) -> Compiled:
-    """Its launches recorded as a CUDA graph, or a reason why they are not."""
-    executable, plan = compiled.executable, compiled.plan
-    if executable is None or plan is None:
-        return dataclasses.replace(compiled, replay=Replay(compiled.run, compiled.reason))
-    earlier = context.record.plans if context.record is not None else ()
-    is_forward_replayed = any(
-        found.replay is not None and found.replay.is_replayed
-        for found in earlier
-        if isinstance(found, Compiled)
-    )
-    made = replay(
-        executable.call, plan.graph, module, context.phase, executable.constants,
-        is_forward_replayed,
-    )  # fmt: skip
-    if made.reason:
-        warn_once(
-            ("replay", context.compile_id, context.phase),
-            f"graph {context.compile_id} ({context.phase}) is not replayed as a CUDA graph: "
-            f"{made.reason}",
-        )
-    return dataclasses.replace(compiled, run=made.run, replay=made)
+    return Compiled(plan, kernels, executable, executable)
 
 
 def plan_module(
@@ -208,10 +176,10 @@ def unfused(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
 
 
 def options_from(given: Mapping[str, Any]) -> Options:
-    """Checked options; no `mode` is the default one, as for torch.compile."""
+    """Checked options; `mode` is torch.compile's own keyword and has only its default here."""
     known = tuple(field.name for field in dataclasses.fields(Options))
     for name, value in given.items():
-        if name not in known:
+        if name not in (*known, "mode"):
             raise InvalidArgument(
                 function="compile",
                 argument=name,
@@ -219,13 +187,14 @@ def options_from(given: Mapping[str, Any]) -> Options:
                 expected=f"one of the options {', '.join(known)}",
                 known=known,
             )
-    mode = given.get("mode")
-    options = Options(**{**given, "mode": MODES[0] if mode is None else mode})
-    for name, choices in (("precision", PRECISIONS), ("mode", MODES)):
-        value = getattr(options, name)
-        if value not in choices:
-            raise InvalidArgument(
-                function="compile", argument=name, value=value,
-                expected=" or ".join(map(repr, choices)), known=choices,
-            )  # fmt: skip
+    if given.get("mode") not in (None, "default"):
+        raise InvalidArgument(
+            function="compile", argument="mode", value=given["mode"], expected="no mode"
+        )
+    options = Options(**{name: value for name, value in given.items() if name in known})
+    if options.precision not in PRECISIONS:
+        raise InvalidArgument(
+            function="compile", argument="precision", value=options.precision,
+            expected=" or ".join(map(repr, PRECISIONS)), known=PRECISIONS,
+        )  # fmt: skip
     return dataclasses.replace(options, rules=check_rules("compile", options.rules))

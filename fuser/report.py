@@ -46,8 +46,6 @@ class Plan:
     """Kernel name to what it compiled to; empty before `with_resources`."""
     options: Options = field(default_factory=Options)
     """What it was planned with."""
-    unreplayed: str = ""
-    """Why its launches are not replayed as a CUDA graph, where `mode` asked for that."""
 
     @property
     def graph(self) -> Graph:
@@ -121,17 +119,14 @@ class Plan:
 
         `verbose` lists every refused edge and the time of each pass.
         """
-        stream = stream or sys.stdout
         write_text(
             self.fusion,
-            stream,
+            stream or sys.stdout,
             self.kernels,
             self.resources,
             self.peaks,
             verbose=verbose,
         )
-        if self.unreplayed:
-            print(f"\n{self._note}", file=stream)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The plan as JSON text, also written to `path` where one is given."""
@@ -163,13 +158,8 @@ class Plan:
         """The ops and the values between them as a networkx graph."""
         return to_networkx(self.fusion)
 
-    @property
-    def _note(self) -> str:
-        return f"not replayed as a CUDA graph: {self.unreplayed}"
-
     def __str__(self) -> str:
-        text = to_text(self.fusion, self.kernels, self.resources, self.peaks)
-        return f"{text}\n\n{self._note}" if self.unreplayed else text
+        return to_text(self.fusion, self.kernels, self.resources, self.peaks)
 
     def __repr__(self) -> str:
         return f"<fuser plan for {self.target}: {headline(self.fusion, self.kernels)}>"

@@ -72,16 +72,6 @@ class RegionKernels:
     region: str
     kernels: tuple[KernelSpec, ...]
 
-    @property
-    def tensors(self) -> tuple[KernelArgument, ...]:
-        """What the launches read and write, each once, in the order in which it is first passed.
-
-        The host program hands them over in this order, then the values of the size symbols.
-        """
-        passed = (argument for spec in self.kernels for argument in spec.arguments)
-        found = {argument.name: argument for argument in passed if argument.kind != "size"}
-        return tuple(found.values())
-
 
 @dataclass(frozen=True, slots=True)
 class Resources:

@@ -7,6 +7,9 @@ A kernel that cannot be compiled is an event and not an error: its region runs u
 
 from __future__ import annotations
 
+import hashlib
+import linecache
+import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -15,13 +18,13 @@ import torch
 
 from fuser.errors import KernelCompilationError
 from fuser.ir.graph import Effect, Graph, Output, TensorType
-from fuser.ir.kernel import KernelArgument, RegionKernels
+from fuser.ir.kernel import RegionKernels
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Region
 from fuser.log import get_logger, warn_once
 from fuser.runtime.interpreter import is_interpreting
-from fuser.runtime.launcher import Launch, on_device, stream_of
-from fuser.runtime.sizes import function_from, number_at, shape_at, symbol_values
+from fuser.runtime.launcher import Launcher
+from fuser.runtime.sizes import number_at, shape_at, symbol_values
 from fuser.runtime.unfused import in_planned_layout, run_ops, view
 
 __all__ = ["Executable", "Observer", "Program", "should_run_unfused", "symbol_values"]
@@ -42,28 +45,6 @@ class Program(Protocol):
 
     @property
     def constants(self) -> tuple[str, ...]: ...
-
-    @property
-    def device(self) -> str: ...
-
-
-# torch's functions for compiled code do not spend time on telling overloads apart.
-_guards: Any = torch._C._dynamo.guards
-_HELPERS = {
-    "planned_layout": in_planned_layout,
-    "reinterpreted": _guards._reinterpret_tensor,
-    "current_stream": getattr(torch._C, "_cuda_getCurrentRawStream", None),
-}
-"""What host programs call beside regions and torch's public functions."""
-
-
-def _allocate(device: str) -> Callable[..., torch.Tensor]:
-    """`allocate(size, stride, dtype)` on a device that is the current one of its kind."""
-    kind = torch.device(device).type
-    if kind in ("cpu", "cuda"):
-        found: Callable[..., torch.Tensor] = getattr(_guards, f"_empty_strided_{kind}")
-        return found
-    return lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype, device=device)
 
 
 def should_run_unfused(graph: Graph) -> bool:
@@ -107,9 +88,9 @@ class Executable:
         self.regions = {
             entry.region: _RegionRunner(plan, entry, self.fallbacks) for entry in self.kernels
         }
-        self.call = on_device(self.bind(), torch.device(program.device))
+        self.call = self.bind()
         # Asks AOTAutograd for the calling convention in which the callee frees its inputs.
-        self._boxed_call = self.call._boxed_call = True  # type: ignore[attr-defined]
+        self._boxed_call = True
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         results: tuple[Any, ...] = self.call(inputs if isinstance(inputs, list) else list(inputs))
@@ -117,17 +98,19 @@ class Executable:
 
     def bind(self) -> Callable[[list[Any]], tuple[Any, ...]]:
         """The function that the host program defines, among the objects that it names."""
-        names: dict[str, Any] = {"__name__": f"fuser_host_{self.plan.graph.name}", **_HELPERS}
-        names["allocate"] = _allocate(self.program.device)
+        source = self.program.source
+        digest = hashlib.sha256(source.encode()).hexdigest()[:8]
+        file = f"<host program {self.plan.graph.name} {digest}>"
+        # For tracebacks and debuggers: there is no file.
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+        names: dict[str, Any] = {"__name__": f"fuser_host_{self.plan.graph.name}"}
+        names["planned_layout"] = in_planned_layout
         names.update(self.program.bindings)
         names.update(zip(self.program.constants, self.constants, strict=True))
-        for name, runner in self.regions.items():
-            device = torch.device(runner.device)
-            is_elsewhere = runner.device != self.program.device
-            names[name] = on_device(runner.run, device) if is_elsewhere else runner.run
-        title = f"host program {self.plan.graph.name}"
-        call: Callable[[list[Any]], tuple[Any, ...]]
-        call = function_from(self.program.source, "call", names, title)
+        for runner in self.regions.values():
+            names.update(runner.launches)
+        exec(compile(source, file, "exec"), names)
+        call: Callable[[list[Any]], tuple[Any, ...]] = names["call"]
         return call
 
     def walk(self, inputs: Sequence[Any], observer: Observer) -> tuple[Any, ...]:
@@ -140,7 +123,7 @@ class Executable:
             if runner is None:
                 run_ops(graph, [name], environment, symbols)
                 continue
-            stored = runner.step(environment, symbols)
+            stored = runner.run(environment, symbols)
             observer(runner.region, types.MappingProxyType(dict(environment)), stored)
             environment.update(stored)
         return tuple(self.output(output, environment, symbols) for output in graph.outputs)
@@ -181,73 +164,92 @@ class _RegionRunner:
         self.fallbacks = fallbacks
         self.symbols = tuple(symbol.name for symbol in plan.graph.symbols)
         self.device = plan.graph.values[self.region.outputs[0]].type.device
-        self.tensors = entry.tensors
-        self.run: Callable[..., None] = self.out_of_reach
-        """`run(stream, *tensors, *symbols)`; the host program calls it by the region's name."""
-        if _runs_kernels(self.device):
-            sizes = [self.graph.values[name].type.numel for name in self.region.outputs]
-            launch = Launch(
-                entry,
-                self.device,
-                self.symbols,
-                # What regions store lies in memory that was allocated for it.
-                aligned={
-                    argument.name for argument in entry.tensors if self.is_ours(plan, argument)
-                },
-                may_be_empty=not any(isinstance(size, int) and size for size in sizes),
-                instead=self.run_unfused,
-            )
-            self.run = launch.run
+        self.specs = entry.kernels
+        self.launchers = tuple(Launcher(s, self.device, self.symbols) for s in entry.kernels)
+        self.is_out_of_reach = not _runs_kernels(self.device)
+        self.launches: dict[str, Callable[..., None]] = {
+            spec.name: self.guarded(position) for position, spec in enumerate(self.specs)
+        }
+        # What the region's launches of one call were given, for the thread that makes the call.
+        self.calls = threading.local()
 
-    @staticmethod
-    def is_ours(plan: FusionPlan, argument: KernelArgument) -> bool:
-        return argument.kind == "workspace" or argument.name in plan.region_of
+    @property
+    def is_unfused(self) -> bool:
+        return self.is_out_of_reach or self.region.name in self.fallbacks
 
-    def out_of_reach(self, stream: Any, *values: Any) -> None:
-        """The region's ops, on a device where no kernel runs."""
-        count = len(self.tensors)
-        self.compute(values[:count], values[count:])
+    def guarded(self, position: int) -> Callable[..., None]:
+        """The launcher of one kernel as the host program calls it."""
+        launcher = self.launchers[position]
+        if len(self.launchers) > 1:
+            return lambda *values: self.step(position, values)
 
-    def run_unfused(
-        self,
-        error: KernelCompilationError,
-        tensors: Sequence[torch.Tensor],
-        symbols: Sequence[int],
-    ) -> None:
-        """Compute the outputs op by op, in place of kernels that failed."""
-        if self.region.name not in self.fallbacks:
-            self.fallbacks[self.region.name] = error
-            get_logger("runtime.executable").warning(
-                "%s runs unfused from now on: %s", self.region.name, error
-            )
-        self.compute(tensors, symbols)
+        def launch(*values: Any) -> None:
+            if not self.is_unfused:
+                try:
+                    return launcher(*values)
+                except KernelCompilationError as error:
+                    self.fail(error)
+            self.step(0, values)
 
-    def compute(self, tensors: Sequence[torch.Tensor], symbols: Sequence[int]) -> None:
+        return launch
+
+    def step(self, position: int, values: tuple[Any, ...]) -> None:
+        """One launch of several, or of a failed region: the last one finishes the region."""
+        if position == 0:
+            self.calls.seen = {}
+        seen: dict[str, torch.Tensor] = self.calls.seen
+        arguments = self.specs[position].arguments
+        seen.update(
+            (argument.name, given)
+            for argument, given in zip(arguments, values, strict=False)
+            if argument.kind == "buffer"
+        )
+        if not self.is_unfused:
+            try:
+                self.launchers[position](*values)
+            except KernelCompilationError as error:
+                self.fail(error)
+        if position == len(self.launchers) - 1:
+            del self.calls.seen
+            if self.is_unfused:
+                symbols = dict(zip(self.symbols, values[len(arguments) :], strict=True))
+                self.run_unfused(seen, symbols)
+
+    def run_unfused(self, seen: Tensors, symbols: Mapping[str, int]) -> None:
         """Compute the region's outputs, which are allocated, op by op."""
         outputs = self.region.outputs
-        given = dict(zip((argument.name for argument in self.tensors), tensors, strict=True))
-        environment = {name: tensor for name, tensor in given.items() if name not in outputs}
-        sizes = dict(zip(self.symbols, symbols, strict=True))
-        run_ops(self.graph, self.region.all_ops, environment, sizes)
+        environment = {name: tensor for name, tensor in seen.items() if name not in outputs}
+        run_ops(self.graph, self.region.all_ops, environment, symbols)
         for name in outputs:
-            given[name].copy_(environment[name])
+            seen[name].copy_(environment[name])
 
-    def step(self, environment: Tensors, symbols: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    def fail(self, error: KernelCompilationError) -> None:
+        self.fallbacks[self.region.name] = error
+        get_logger("runtime.executable").warning(
+            "%s runs unfused from now on: %s", self.region.name, error
+        )
+
+    def run(self, environment: Tensors, symbols: Mapping[str, int]) -> dict[str, torch.Tensor]:
         """Run the region on values of the environment; returns what it stores."""
         stored = {
             name: self.empty(self.graph.values[name].type, symbols) for name in self.region.outputs
         }
-        passed: list[torch.Tensor] = []
-        for argument in self.tensors:
-            if argument.kind == "workspace":
-                kind = TensorType(argument.dtype, (argument.size,), (1,), self.device)
-                passed.append(self.empty(kind, symbols))
-            else:
-                found = stored if argument.name in stored else environment
-                passed.append(found[argument.name])
-        device = torch.device(self.device)
-        values = [symbols[name] for name in self.symbols]
-        on_device(self.run, device)(stream_of(device), *passed, *values)
+        scratch: dict[str, torch.Tensor] = {}
+        trailing = [symbols[name] for name in self.symbols]
+        for spec in self.specs:
+            values: list[Any] = []
+            for argument in spec.arguments:
+                if argument.kind == "size":
+                    values.append(number_at(argument.size, symbols))
+                elif argument.kind == "buffer":
+                    name = argument.name
+                    values.append(stored[name] if name in stored else environment[name])
+                else:
+                    if argument.name not in scratch:
+                        kind = TensorType(argument.dtype, (argument.size,), (1,), self.device)
+                        scratch[argument.name] = self.empty(kind, symbols)
+                    values.append(scratch[argument.name])
+            self.launches[spec.name](*values, *trailing)
         return stored
 
     def empty(self, kind: TensorType, symbols: Mapping[str, int]) -> torch.Tensor:

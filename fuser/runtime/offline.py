@@ -31,7 +31,7 @@ from fuser.ir.dtype import DType
 from fuser.ir.kernel import Configuration, KernelSpec, Resources
 from fuser.runtime.cache import triton_cache
 from fuser.runtime.interpreter import is_interpreting
-from fuser.runtime.kernel import WIDE_EXTENT, choose, compile_options, constants_of
+from fuser.runtime.launcher import WIDE_EXTENT, choose, compile_options, constants_of
 from fuser.runtime.loader import load
 
 __all__ = ["Resources", "compile_many", "compile_offline"]

@@ -7,8 +7,6 @@ where a function is made for many calls, by position.
 from __future__ import annotations
 
 import functools
-import hashlib
-import linecache
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
@@ -17,7 +15,7 @@ from typing import Any
 from fuser.ir.dim import Dim, python_text
 from fuser.ir.graph import Graph
 
-__all__ = ["function_from", "number_at", "shape_at", "symbol_values"]
+__all__ = ["function_of", "number_at", "shape_at", "symbol_values"]
 
 _GLOBALS = {"math": math}
 
@@ -34,16 +32,9 @@ def shape_at(dims: Sequence[Dim], symbols: Mapping[str, int]) -> tuple[int, ...]
     return tuple(int(number_at(dim, symbols)) for dim in dims)
 
 
-def function_from(text: str, name: str, names: Mapping[str, Any], title: str) -> Callable[..., Any]:
-    """The function `name` that `text` defines, among `names` (and `math`); tracebacks show the text
-    under its title."""
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    file = f"<{title} {digest}>"
-    # For tracebacks and debuggers: there is no file.
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    scope = {**_GLOBALS, **names}
-    exec(compile(text, file, "exec"), scope)
-    function: Callable[..., Any] = scope[name]
+def function_of(symbols: Sequence[str], body: str) -> Callable[..., Any]:
+    """A function of the symbols' values, in order, that returns the value of `body`."""
+    function: Callable[..., Any] = eval(_code(f"lambda {', '.join(symbols)}: {body}"), _GLOBALS)
     return function
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import sys
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,8 +18,6 @@ from fuser import log
 from fuser.codegen.host import host_program
 from fuser.runtime import executable as executable_module
 from fuser.runtime.executable import Executable, should_run_unfused
-from fuser.runtime.kernel import Kernel
-from support.played import play
 from support.runtime import (
     DEVICE,
     Planned,
@@ -189,11 +186,13 @@ def test_any_kernel_of_a_region_may_fail(broken: tuple[int, ...]) -> None:
 
 
 def test_other_errors_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    executable = executable_of(mixed_plan())
+
     def out_of_memory(*_: Any) -> None:
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(Kernel, "bound", out_of_memory)
-    executable = executable_of(mixed_plan())
+    for runner in executable.regions.values():
+        monkeypatch.setattr(type(runner.launchers[0]), "__call__", out_of_memory)
     with pytest.raises(torch.OutOfMemoryError):
         executable([random(6, 8), random(5, 8)])
 
@@ -266,69 +265,3 @@ def test_tracebacks_show_the_program() -> None:
         executable_of(planned(graph))([random(5)])
     text = "".join(traceback.format_exception(caught.value))
     assert "sort_results = aten_sort(x_1)" in text or "sort_results = broken" in text
-
-
-# **** what a call costs ****
-
-
-def chain(*inputs: torch.Tensor) -> torch.Tensor:
-    x, a, b, c, d, e, f, g = inputs
-    return (((x * a + b) * c + d) * e + f) * g
-
-
-def chain_plan() -> Planned:
-    """Four kernels on eight tensors."""
-    graph, _ = traced_graph(chain, *(random(4, 16) for _ in range(8)))
-    ops = [op.name for op in graph.ops]
-    assert len(ops) == 7
-    regions = []
-    for start in range(0, 7, 2):
-        inside = ops[start : start + 2]
-        reads = [name for op in inside for name in graph.by_name[op].reads if name not in inside]
-        text = "{%s}*{%s}" + "+{%s}" * (len(reads) - 2)
-        kernel = elementwise(f"k{start}", reads, inside[-1], 64, text % tuple(reads))
-        regions.append((inside, [kernel]))
-    return planned(graph, *regions)
-
-
-def test_a_chain_of_kernels() -> None:
-    inputs = [random(4, 16) for _ in range(8)]
-    check(executable_of(chain_plan()), inputs, (chain(*inputs),))
-
-
-@pytest.mark.skipif(DEVICE != "cpu", reason="plays Triton's part on the CPU")
-def test_a_call_does_little_beside_its_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    played = play(monkeypatch)
-    executable = executable_of(chain_plan())
-    inputs = [random(4, 16) for _ in range(8)]
-    for _ in range(2):
-        executable.call(list(inputs))
-    assert (len(played.compiled), len(played.launched)) == (4, 8)
-    given = list(inputs)
-    calls = calls_of(lambda: executable.call(given))
-    played_part = [name for name in calls if name in ("driver_call", "append")]
-    own = [name for name in calls if name not in played_part]
-    assert own == [
-        "call", "clear",
-        *["is_contiguous"] * 8,
-        *("_empty_strided_cpu", "launch", *["data_ptr"] * 4, "get") * 3,
-        *("_empty_strided_cpu", "launch", *["data_ptr"] * 3, "get"),
-    ]  # fmt: skip
-
-
-def calls_of(function: Callable[[], Any]) -> list[str]:
-    """The names of everything that is called, Python's and C's."""
-    found: list[str] = []
-
-    def note(frame: Any, event: str, argument: Any) -> None:
-        if event == "call":
-            found.append(frame.f_code.co_name)
-        elif event == "c_call":
-            found.append(argument.__name__)
-
-    sys.setprofile(note)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return found[1:-1]

@@ -1,4 +1,4 @@
-"""Loading kernels, and launching those of a region."""
+"""Loading and launching single kernels."""
 
 from __future__ import annotations
 
@@ -17,21 +17,11 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 
 from fuser.errors import KernelCompilationError
-from fuser.ir.kernel import Configuration, GridAxis, KernelArgument, KernelSpec, RegionKernels
-from fuser.runtime.direct import PACKS
-from fuser.runtime.kernel import compile_options, constants_of
-from fuser.runtime.launcher import Launch, Launcher
+from fuser.ir.kernel import Configuration, GridAxis, KernelArgument, KernelSpec
+from fuser.runtime import launcher as launcher_module
+from fuser.runtime.launcher import Launcher, compile_options, constants_of
 from fuser.runtime.loader import load, source_path
-from support.played import PlayedTriton, play
-from support.runtime import (
-    DEVICE,
-    buffer,
-    cache_in,
-    elementwise,
-    needs_kernels,
-    spec_of,
-    total_in_parts,
-)
+from support.runtime import DEVICE, buffer, cache_in, elementwise, needs_kernels, spec_of
 
 s0 = sympy.Symbol("s0", integer=True, positive=True)
 s1 = sympy.Symbol("s1", integer=True, positive=True)
@@ -97,6 +87,18 @@ def test_grid_follows_the_symbols() -> None:
         torch.testing.assert_close(y, x - 1)
 
 
+def test_grid_axes() -> None:
+    spec = replace(
+        elementwise("grid", ["x"], "y", 10, "{x}"),
+        grid=(GridAxis(s0 + 1, "XBLOCK"), GridAxis(s0), GridAxis(5)),
+        extent=s0 * 2**20,
+    )
+    launch = Launcher(spec, "cpu", ["s0"])
+    assert launch.geometry(256) == ((2, 256, 5), False)
+    assert launch.geometry(255) == ((1, 255, 5), False)
+    assert launch.geometry(2048) == ((9, 2048, 5), True)
+
+
 def test_nothing_is_launched_for_nothing() -> None:
     # The source cannot be loaded, so a launch would raise.
     spec = replace(elementwise("never", ["x"], "y", s0, "{x}"), source="raise OSError\n", key="n")
@@ -149,9 +151,35 @@ def constants(result, INDEX_TYPE: tl.constexpr, BASE: tl.constexpr, XBLOCK: tl.c
 # **** on a GPU, with Triton's part played ****
 
 
+class PlayedFunction:
+    """Takes Triton's place: counts compilations and records launches."""
+
+    def __init__(self) -> None:
+        self.compiled: list[dict[str, Any]] = []
+        self.launched: list[tuple[Any, ...]] = []
+        self.n_regs, self.n_spills = 32, 0
+
+    @property
+    def metadata(self) -> Any:
+        return type("Metadata", (), {"shared": 0})
+
+    def warmup(self, *values: Any, **options: Any) -> PlayedFunction:
+        self.compiled.append({"values": values, **options})
+        return self
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *values: self.launched.append((grid, *values))
+
+
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> PlayedTriton:
-    return play(monkeypatch)
+def played(monkeypatch: pytest.MonkeyPatch) -> PlayedFunction:
+    function = PlayedFunction()
+    monkeypatch.setattr(launcher_module, "load", lambda spec: function)
+    monkeypatch.setattr(launcher_module, "is_interpreting", lambda: False)
+    driver = type("Driver", (), {})()
+    driver.get_current_target = lambda: GPUTarget("cuda", 90, 32)
+    monkeypatch.setattr(triton.runtime.driver, "_active", driver)
+    return function
 
 
 def spec_with_size(size: Any) -> KernelSpec:
@@ -161,7 +189,7 @@ def spec_with_size(size: Any) -> KernelSpec:
     )
 
 
-def test_one_compilation_for_each_alignment(played: PlayedTriton) -> None:
+def test_one_compilation_for_each_alignment(played: PlayedFunction) -> None:
     launch = Launcher(spec_with_size(s0), "cpu", ["s0"])
     x, y = torch.randn(64), torch.empty(64)
     assert x.data_ptr() % 16 == y.data_ptr() % 16 == 0
@@ -179,7 +207,7 @@ def test_one_compilation_for_each_alignment(played: PlayedTriton) -> None:
     assert len(played.compiled) == 5
 
 
-def test_wide_sizes_are_compiled_apart(played: PlayedTriton) -> None:
+def test_wide_sizes_are_compiled_apart(played: PlayedFunction) -> None:
     launch = Launcher(spec_with_size(s0), "cpu", ["s0"])
     x, y = torch.randn(64), torch.empty(64)
     launch(x, y, 32, 32)
@@ -189,136 +217,32 @@ def test_wide_sizes_are_compiled_apart(played: PlayedTriton) -> None:
     assert wide["values"][2:] == (2**31, tl.int64, 128)
 
 
-def test_what_triton_is_told(played: PlayedTriton) -> None:
+def test_what_triton_is_told(played: PlayedFunction) -> None:
     launch = Launcher(spec_with_size(300), "cpu")
     x, y = torch.randn(300), torch.empty(300)
     launch(x, y, 300)
     (compiled,) = played.compiled
-    assert compiled["values"] == (x, y, 300, tl.int32, 128)
+    assert compiled["values"][0] is x
     assert (compiled["num_warps"], compiled["num_stages"]) == (8, 2)
     assert compiled["enable_fp_fusion"] is False
-    assert played.launched == [((3, 1, 1), None, x.data_ptr(), y.data_ptr(), 300, None, None)]
+    (launched,) = played.launched
+    assert launched == ((3, 1, 1), x.data_ptr(), y.data_ptr(), 300, tl.int32, 128)
 
 
-def test_a_tensor_that_the_kernel_cannot_reach(
-    played: PlayedTriton, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = RegionKernels("played", (spec_with_size(300),))
-    launch = Launch(entry, "cuda")
+def test_a_tensor_that_the_kernel_cannot_reach(played: PlayedFunction) -> None:
+    launch = Launcher(spec_with_size(300), "cuda")
     with pytest.raises(KernelCompilationError, match="argument x is on cpu"):
-        launch.run(0, torch.randn(300), torch.empty(300))
+        launch.launch((torch.randn(300), torch.empty(300), 300), (3, 1, 1), False)
     assert played.compiled == played.launched == []
 
 
-def test_another_configuration_can_be_chosen(played: PlayedTriton) -> None:
+def test_another_configuration_can_be_chosen(played: PlayedFunction) -> None:
     spec = spec_with_size(300)
     other = Configuration((("XBLOCK", 64),), num_warps=1)
     launch = Launcher(spec, "cpu", choose=lambda spec: other)
     launch(torch.randn(300), torch.empty(300), 300)
     assert played.compiled[0]["num_warps"] == 1
     assert played.launched[-1][0] == (5, 1, 1)
-
-
-def test_grid_axes(played: PlayedTriton) -> None:
-    spec = replace(
-        spec_with_size(10),
-        grid=(GridAxis(s0 + 1, "XBLOCK"), GridAxis(s0), GridAxis(5)),
-        extent=s0 * 2**20,
-    )
-    launch = Launcher(spec, "cpu", ["s0"])
-    x, y = torch.randn(10), torch.empty(10)
-    for size in (128, 127, 2048):
-        launch(x, y, 10, size)
-    assert [grid for grid, *_ in played.launched] == [(2, 128, 5), (1, 127, 5), (17, 2048, 5)]
-    assert [item["values"][3] for item in played.compiled] == [tl.int32, tl.int64]
-
-
-# **** the text of a launch ****
-
-
-def test_a_launch_of_fixed_sizes_only_reads_addresses() -> None:
-    entry = RegionKernels("region_0", total_in_parts("total", "x", "sum", 1000))
-    assert [argument.name for argument in entry.tensors] == ["x", "parts", "sum"]
-    launch = Launch(entry, DEVICE, aligned={"parts", "sum"}, may_be_empty=False)
-    kernel_0, kernel_1 = (kernel for kernel in launch.kernels)
-    assert (kernel_0.grid, kernel_1.grid) == (("4", "1", "1"), ("1", "1", "1"))
-    assert "if not" not in launch.text
-    assert "numel" not in launch.text
-
-
-@pytest.mark.skipif(PACKS, reason="about Triton without packed arguments")
-def test_the_text_of_a_launch(played: PlayedTriton) -> None:
-    _compare_text("address_0, address_1, number_1, None, None")
-
-
-@pytest.mark.skipif(not PACKS, reason="about Triton with packed arguments")
-def test_the_text_of_a_launch_with_packed_arguments(played: PlayedTriton) -> None:
-    _compare_text("(address_0, address_1, number_1, None, None,)")
-
-
-def _compare_text(arguments: str) -> None:
-    entry = RegionKernels("region_0", (spec_with_size(s0 * 3),))
-    launch = Launch(entry, "cpu", ["s0"], aligned={"y"}, may_be_empty=False)
-    assert launch.text == (
-        "def launch(stream, tensor_0, tensor_1, s0):\n"
-        "    number_0 = -(-(3*s0) // 128)\n"
-        "    number_1 = 3*s0\n"
-        "    if not ((number_0)):\n"
-        "        return\n"
-        "    address_0 = tensor_0.data_ptr()\n"
-        "    address_1 = tensor_1.data_ptr()\n"
-        "    key = (((number_1 >= 2147483648)) << 3 | ((number_1 == 1) << 2 | (number_1 % 16 == 0)"
-        " << 1 | (number_1 >= 2147483648))) << 1 | (((address_0 & 15 != 0) << 0) if (address_0)"
-        " & 15 else 0)\n"
-        "    found = (ready if HOOKS.launch_enter_hook is ENTER and not ENTER.calls and"
-        " HOOKS.launch_exit_hook is LEAVE and not LEAVE.calls else watched).get(key)\n"
-        "    if found is None:\n"
-        "        return prepare(key, stream, (tensor_0, tensor_1,), (s0,))\n"
-        "    launch_0, before_0 = found\n"
-        "    try:\n"
-        "        if (number_0):\n"
-        f"            launch_0(number_0, 1, 1, stream, *before_0, {arguments})\n"
-        "    except KernelError as error:\n"
-        "        fail(error, (tensor_0, tensor_1,), (s0,))\n"
-    )
-
-
-# **** regions of several kernels ****
-
-
-def test_a_region_is_compiled_before_anything_of_it_runs(played: PlayedTriton) -> None:
-    instead: list[Any] = []
-    launch = Launch(
-        RegionKernels("region_0", total_in_parts("total", "x", "sum", 1000)),
-        "cpu",
-        instead=lambda error, *values: instead.append(values),
-    )
-    tensors = torch.randn(1000), torch.empty(16), torch.empty(1)
-    launch.run(7, *tensors)
-    assert [grid for grid, *_ in played.launched] == [(4, 1, 1), (1, 1, 1)]
-    assert {stream for _, stream, *_ in played.launched} == {7}
-    played.compiles = False
-    launch.run(7, tensors[0][1:], *tensors[1:])  # another alignment
-    assert len(played.launched) == 2
-    assert len(instead) == 1
-    # Not even what had been compiled is used again.
-    launch.run(7, *tensors)
-    assert len(played.launched) == 2
-    assert len(instead) == 2
-
-
-def test_the_alignment_of_what_is_known_to_be_aligned_is_not_looked_at(
-    played: PlayedTriton,
-) -> None:
-    entry = RegionKernels("region_0", (spec_with_size(32),))
-    launch = Launch(entry, "cpu", aligned={"x", "y"})
-    x, y = torch.randn(64), torch.empty(64)
-    launch.run(0, x, y)
-    launch.run(0, x[1:], y)
-    assert len(played.compiled) == 1
-
-
-# **** options ****
 
 
 @pytest.mark.parametrize("target", [GPUTarget("cuda", 80, 32), GPUTarget("hip", "gfx942", 64)])
