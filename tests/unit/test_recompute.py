@@ -320,7 +320,7 @@ def test_forward_and_backward_compute_what_eager_does() -> None:
 @pytest.mark.parametrize("name", CHEAP)
 def test_what_is_computed_again_is_what_eager_computes(name: str) -> None:
     """The plan for a GPU, which repeats it, in whatever runs kernels here."""
-    program, args, kind = CHEAP[name]
+    program, args, _ = CHEAP[name]
     small = [
         torch.arange(len(x)) * 7 % 48 if x.dtype is torch.int64 else torch.randn(shape).to(x.dtype)
         for x in args
@@ -336,7 +336,9 @@ def test_what_is_computed_again_is_what_eager_computes(name: str) -> None:
             [x.to(DEVICE) for x in small]
         )
     wanted = program(*small)
-    for given, expected in zip(found, wanted if isinstance(wanted, tuple) else (wanted,)):
+    for given, expected in zip(
+        found, wanted if isinstance(wanted, tuple) else (wanted,), strict=True
+    ):
         torch.testing.assert_close(given.cpu(), expected, rtol=1e-4, atol=1e-3)
 
 
