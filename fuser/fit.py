@@ -54,7 +54,7 @@ def fit(
     known: dict[tuple[str, Configuration], Resources | str] = {}
     cuts: dict[tuple[str, str], Reason] = {}
     while True:
-        kernels = generate(plan, rounds_everywhere)
+        kernels = generate(plan, rounds_everywhere=rounds_everywhere)
         specs = [spec for entry in kernels for spec in entry.kernels]
         _compile_new(specs, known, compile_kernels)
         smaller: dict[str, Region] = {}

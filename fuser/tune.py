@@ -59,7 +59,7 @@ def tune(
     if regions == plan.regions:
         return plan, tuple(kernels)
     plan = replace(plan, regions=regions)
-    return plan, generate(plan, rounds_everywhere)
+    return plan, generate(plan, rounds_everywhere=rounds_everywhere)
 
 
 def _measure(

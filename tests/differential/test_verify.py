@@ -7,6 +7,7 @@ the compiler as it is. `assert_matches_eager`, which the other tests rely on, ha
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,12 @@ def _fresh() -> None:
     torch.compiler.reset()
 
 
+def use_generate(patch: pytest.MonkeyPatch, function: Callable[..., Any]) -> None:
+    """Have every stage that generates kernels use `function`."""
+    for stage in ("driver", "fit", "tune"):
+        patch.setattr(importlib.import_module(f"fuser.{stage}"), "generate", function)
+
+
 def edit_kernels(patch: pytest.MonkeyPatch, edit: Edit) -> list[str]:
     """Have every kernel's text edited; the names of those that changed."""
     changed: list[str] = []
@@ -50,7 +57,7 @@ def edit_kernels(patch: pytest.MonkeyPatch, edit: Edit) -> list[str]:
             found.append(RegionKernels(entry.region, tuple(kernels)))
         return tuple(found)
 
-    patch.setattr(driver, "generate", generate_edited)
+    use_generate(patch, generate_edited)
     return changed
 
 
@@ -201,7 +208,7 @@ def test_a_fault_in_the_backward_pass_is_found(
                 edit_row(patch, "mul", "{0} * {1} * 1.001")
             return generate(plan, **options)
 
-    monkeypatch.setattr(driver, "generate", only_backward)
+    use_generate(monkeypatch, only_backward)
     with pytest.raises(FusionMismatch, match="backward graph 0"):
         fuser.verify(Gelu().to(device), inputs(device))
     with torch.no_grad():
