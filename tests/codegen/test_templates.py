@@ -17,6 +17,7 @@ from fuser.codegen.emit.context import (
     PartialContext,
     PointwiseContext,
     RowContext,
+    TiledContext,
 )
 from fuser.codegen.host import HostContext
 from fuser.ir.ops import TABLE
@@ -25,6 +26,7 @@ from fuser.templates import FOLDER, environment, render
 CONTEXTS: dict[str, type[Any]] = {
     "host.py.jinja": HostContext,
     "pointwise.py.jinja": PointwiseContext,
+    "pointwise_tiled.py.jinja": TiledContext,
     "reduction_combine.py.jinja": CombineContext,
     "reduction_looped.py.jinja": LoopedContext,
     "reduction_partial.py.jinja": PartialContext,

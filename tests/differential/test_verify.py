@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fuser
-from fuser import driver
 from fuser.codegen import body
 from fuser.codegen.generate import generate
 from fuser.codegen.source import program_key

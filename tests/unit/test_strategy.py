@@ -54,7 +54,8 @@ def test_rows_decide(rows: int, row: int, strategy: Strategy) -> None:
     ],
 )
 def test_a_softmax_is_never_split(row: int, strategy: Strategy) -> None:
-    assert region_of(softmax, 4, row).strategy is strategy
+    # With many rows: of few, the folds are cut off and split by themselves.
+    assert region_of(softmax, 4096, row).strategy is strategy
 
 
 def test_a_row_of_unknown_length_is_looped() -> None:
