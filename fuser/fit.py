@@ -53,6 +53,7 @@ def fit(
     requests = apply(rules, plan.graph, warn=False)
     known: dict[tuple[str, Configuration], Resources | str] = {}
     cuts: dict[tuple[str, str], Reason] = {}
+    made = 0
     while True:
         kernels = generate(plan, rounds_everywhere=rounds_everywhere)
         specs = [spec for entry in kernels for spec in entry.kernels]
@@ -61,8 +62,10 @@ def fit(
         found: dict[tuple[str, str], Reason] = {}
         for region, entry in zip(plan.regions, kernels, strict=True):
             changed = _smaller(region, entry.kernels, known)
-            if changed is None and len(region.ops) > 1 and len(cuts) < MOST_CUTS:
-                found.update(dict.fromkeys(cut_region(plan, region, requests), Reason.SPILLS))
+            if changed is None and len(region.ops) > 1 and made < MOST_CUTS:
+                pairs = cut_region(plan, region, requests)
+                found.update(dict.fromkeys(pairs, Reason.SPILLS))
+                made += bool(pairs)
             elif changed is not None and changed is not region:
                 smaller[region.name] = changed
         if found.keys() - cuts.keys():

@@ -133,6 +133,9 @@ class Verdicts:
         gain = max(proposal.gain, 0.0) if proposal else 0.0
         if edge in requests.forbidden or not requests.alone.isdisjoint(edge):
             return Verdict(*edge, False, Reason.FORBIDDEN, "", gain)
+        if edge in self.partition.cuts:
+            # Asked for as well; what else is against it now may only follow from being apart.
+            return Verdict(*edge, False, self.partition.cuts[edge], "", gain)
         if is_gather(consumer) and argument_of(consumer, 0).value == producer.name:
             return Verdict(*edge, False, Reason.DATA_DEPENDENT_READ, "", gain)
         for cut, detail in self.cuts:

@@ -41,7 +41,6 @@ class Reason(Enum):
     NOT_LINEAR = "the view between them is not a linear index"
     DATA_DEPENDENT_READ = "the reader picks elements at computed positions, so all must be stored"
     OUTPUT_NOT_COVERED = "a stored value would be computed more than once or not everywhere"
-    ORDER = "an op with side effects stands between them"
     FORBIDDEN = "you asked not to fuse them"
     DEVICE = "the two run on different devices"
     TOO_MANY_ARGUMENTS = "the kernel would take more arguments than the limit"
