@@ -1,9 +1,9 @@
 """Compute cheap values again in their readers rather than store and load them.
 
 In: a clustering. Out: one in which values that only generated kernels read, and that the model
-predicts to be cheaper to repeat than to load, are computed by every reader instead. A cluster that
-has nothing else to store is gone, and its ops belong to its readers. Only pointwise work is
-repeated: a reduction's operand would have to be read again whole.
+predicts to be cheaper to repeat than to load, are computed by every reader instead. What a cluster
+then computes in vain belongs to the readers, and a cluster that has nothing else to store is gone.
+Only pointwise work is repeated: a reduction's operand would have to be read again whole.
 """
 
 from __future__ import annotations
@@ -52,33 +52,35 @@ def recompute_cheap(
 
     `place` is where the canonical order has each op.
     """
-    too_large: set[frozenset[str]] = set()
+    refused: set[frozenset[str]] = set()
     while True:
         touched: set[int] = set()
         chosen: list[_Repeat] = []
-        for repeat in _Chances(clustering, judge, place).best_first():
+        chances = _Chances(clustering, judge, place)
+        for repeat in chances.best_first():
             involved = {repeat.number, *repeat.readers}
-            if repeat.ops not in too_large and touched.isdisjoint(involved):
+            if repeat.ops not in refused and touched.isdisjoint(involved):
                 chosen.append(repeat)
                 touched |= involved
         if not chosen:
             return clustering
-        fitting = _fitting(clustering, [], chosen, most_bytes)
-        too_large |= {repeat.ops for repeat in chosen if repeat not in fitting}
-        clustering = _repeated(clustering, fitting)
+        fitting = _fitting(chances, [], chosen, most_bytes)
+        refused |= {repeat.ops for repeat in chosen if repeat not in fitting}
+        clustering = _repeated(chances, fitting)
 
 
 def _fitting(
-    clustering: Clustering, there: list[_Repeat], more: list[_Repeat], most_bytes: int
+    chances: _Chances, there: list[_Repeat], more: list[_Repeat], most_bytes: int
 ) -> list[_Repeat]:
     """Those that are there, and of the others as many as memory allows, the first ones first."""
-    if _repeated(clustering, [*there, *more]).peak <= most_bytes:
+    after = _repeated(chances, [*there, *more])
+    if after.peak <= most_bytes and chances.allow(after):
         return [*there, *more]
     if len(more) == 1:
         return there
     half = len(more) // 2
-    there = _fitting(clustering, there, more[:half], most_bytes)
-    return _fitting(clustering, there, more[half:], most_bytes)
+    there = _fitting(chances, there, more[:half], most_bytes)
+    return _fitting(chances, there, more[half:], most_bytes)
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,10 @@ class _Chances:
         place = self.place.__getitem__
         return [min(map(place, cluster.owned)) for cluster in self.clustering.clusters]
 
+    @cached_property
+    def kernels(self) -> frozenset[tuple[frozenset[str], frozenset[str]]]:
+        return _kernels(self.clustering)
+
     def best_first(self) -> list[_Repeat]:
         found = [repeat for k in range(len(self.clustering.clusters)) for repeat in self.of(k)]
         return sorted(found, key=lambda repeat: (-repeat.saved, self.first[repeat.number]))
@@ -103,7 +109,7 @@ class _Chances:
         """The whole cluster, or what one of the values that it stores is made of."""
         clustering, graph = self.clustering, self.clustering.program
         cluster, stored = clustering.clusters[number], clustering.stored(number)
-        if any(graph.by_name[name].is_opaque for name in cluster.owned):
+        if _is_call(graph, cluster.owned):
             return
         chances = [] if cluster.copies else [(cluster.owned, stored, True)]
         if len(stored) > 1:
@@ -150,7 +156,8 @@ class _Chances:
         try:
             saved = judge(computed, stored).cost.time_us
             if not is_whole:
-                saved -= judge(computed, kept).cost.time_us
+                left = needed(clustering.program, computed, kept) | kept
+                saved -= judge(left, kept).cost.time_us
             for reader, again in readers.items():
                 computed, stored = clustering.clusters[reader].computed, clustering.stored(reader)
                 saved += judge(computed, stored).cost.time_us
@@ -188,6 +195,16 @@ class _Chances:
             more += sum(map(clustering.size_of, loaded))
         return more < (1 + len(readers)) * sum(map(clustering.size_of, values))
 
+    def allow(self, after: Clustering) -> bool:
+        """Whether all that became of the clusters can be kernels, those too that others have
+        taken work from."""
+        try:
+            for kernel in _kernels(after) - self.kernels:
+                self.judge(*kernel)
+        except Refused:
+            return False
+        return True
+
 
 def needed(graph: Graph, again: frozenset[str], reading: Iterable[str]) -> frozenset[str]:
     """The ops of `again` that others read, or that those need."""
@@ -200,17 +217,104 @@ def needed(graph: Graph, again: frozenset[str], reading: Iterable[str]) -> froze
     return frozenset(found)
 
 
-def _repeated(clustering: Clustering, repeats: Sequence[_Repeat]) -> Clustering:
-    """Each reader has copies; what nothing is left of belongs to the first that needs it."""
-    clusters = dict(enumerate(clustering.clusters))
+def _is_call(graph: Graph, names: Iterable[str]) -> bool:
+    return any(graph.by_name[name].is_opaque for name in names)
+
+
+def _kernels(clustering: Clustering) -> frozenset[tuple[frozenset[str], frozenset[str]]]:
+    """What each kernel computes and what of it is stored."""
+    return frozenset(
+        (cluster.computed, clustering.stored(number))
+        for number, cluster in enumerate(clustering.clusters)
+        if not _is_call(clustering.program, cluster.owned)
+    )
+
+
+def _repeated(chances: _Chances, repeats: Sequence[_Repeat]) -> Clustering:
+    """Each reader has copies, and nothing is computed in vain."""
+    settling = _Settling.of(chances)
     for repeat in repeats:
-        gone = clusters.pop(repeat.number).tree if repeat.is_whole else None
-        left = gone.ops if gone is not None else frozenset()
         for number, again in repeat.readers.items():
-            tree, copies = clusters[number].tree, clusters[number].copies
-            mine = again & left
-            left -= mine
-            if mine and gone is not None:
-                tree = Tree(tree.ops | mine, (gone, tree), repeat.saved)
-            clusters[number] = Cluster(tree, (copies | again) - tree.ops)
-    return clustering.with_clusters(tuple(clusters.values()))
+            settling.copy(number, again)
+    settling.settle()
+    return settling.clustering()
+
+
+@dataclass
+class _Settling:
+    """Clusters while ops change hands: an op that its owner does not need, because all who read
+    the value compute it themselves, belongs to the first of them."""
+
+    start: Clustering
+    first: Sequence[int]
+    owned: list[set[str]]
+    computed: list[set[str]]
+    owner: dict[str, int]
+    computing: dict[str, set[int]]
+    waiting: set[int]
+    """Clusters that may compute something in vain."""
+
+    @classmethod
+    def of(cls, chances: _Chances) -> _Settling:
+        start = chances.clustering
+        return cls(
+            start,
+            chances.first,
+            [set(cluster.owned) for cluster in start.clusters],
+            [set(cluster.computed) for cluster in start.clusters],
+            dict(start.owner),
+            {name: set(numbers) for name, numbers in start.computing.items()},
+            set(),
+        )
+
+    def copy(self, number: int, names: Iterable[str]) -> None:
+        for name in names:
+            self.computed[number].add(name)
+            self.computing[name].add(number)
+            self.waiting.add(self.owner[name])
+
+    def settle(self) -> None:
+        while self.waiting:
+            number = min(self.waiting, key=self.first.__getitem__)
+            self.waiting.remove(number)
+            if _is_call(self.start.program, self.owned[number]):
+                continue
+            for name in self.in_vain(number):
+                self.drop(number, name)
+
+    def in_vain(self, number: int) -> set[str]:
+        """The ops of a cluster that nothing it stores needs, and that others compute as well."""
+        graph, computed = self.start.program, self.computed[number]
+        stored = frozenset(filter(self.is_stored, self.owned[number]))
+        used = needed(graph, frozenset(computed), stored) | stored
+        return {name for name in computed - used if len(self.computing[name]) > 1}
+
+    def is_stored(self, name: str) -> bool:
+        """Whether something reads the value and does not compute it."""
+        graph, there = self.start.program, self.computing[name]
+        return name in graph.output_values or any(
+            not there.issuperset(self.computing[reader.name]) for reader in graph.readers[name]
+        )
+
+    def drop(self, number: int, name: str) -> None:
+        self.computed[number].remove(name)
+        self.computing[name].remove(number)
+        if name in self.owned[number]:
+            heir = min(self.computing[name], key=self.first.__getitem__)
+            self.owned[number].remove(name)
+            self.owned[heir].add(name)
+            self.owner[name] = heir
+            self.waiting.add(heir)
+        # What it read may have no other reader that does not compute it.
+        reads = self.start.program.by_name[name].reads
+        self.waiting |= {self.owner[value] for value in reads if value in self.owner}
+
+    def clustering(self) -> Clustering:
+        found: list[Cluster] = []
+        for before, owned, computed in zip(
+            self.start.clusters, self.owned, self.computed, strict=True
+        ):
+            if owned:
+                tree = before.tree if owned == before.owned else Tree(frozenset(owned))
+                found.append(Cluster(tree, frozenset(computed - owned)))
+        return self.start.with_clusters(found)

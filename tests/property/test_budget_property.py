@@ -22,7 +22,7 @@ from fuser.passes.canonicalize import merge_equal_ops, remove_unused_ops
 from fuser.passes.clusters import Cluster, Clustering
 from fuser.passes.groups import Groups, Tree
 from fuser.passes.pipeline import plan_graph
-from fuser.passes.recompute import recompute_cheap
+from fuser.passes.recompute import needed, recompute_cheap
 from support.graphs import assert_plan_holds
 from support.plans import Sketch, tensor
 
@@ -172,7 +172,7 @@ def launches(names: frozenset[str], stored: frozenset[str]) -> Candidate:
 def test_whatever_is_repeated_can_run(seed: int, size: int, merges: int, most: int) -> None:
     """Kernels in which the most is repeated run in some order, each op has one owner, and all that
     is read has been computed or stored before; writes come after every copy of what waits for
-    them."""
+    them; nothing is computed that is not stored or needed for what is."""
     graph = random_graph(seed, size)
     start = random_clustering(graph, random.Random(merges))
     place = in_canonical_order(graph).position
@@ -192,7 +192,9 @@ def test_whatever_is_repeated_can_run(seed: int, size: int, merges: int, most: i
             assert all(value in cluster.computed or value in there for value in reads)
         values = {value.name for name in cluster.owned for value in graph.by_name[name].results}
         is_call = any(graph.by_name[name].is_opaque for name in cluster.owned)
-        there |= values if is_call else found.stored(number)
+        stored = found.stored(number)
+        there |= values if is_call else stored
+        assert is_call or needed(graph, cluster.computed, stored) | stored == cluster.computed
     for op in graph.ops:
         if op.effect is Effect.BARRIER:
             (own,) = runs[op.name]

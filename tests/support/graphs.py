@@ -126,7 +126,8 @@ def assert_plan_holds(plan: FusionPlan) -> None:
 
     Each op is in one region or is an original call, steps run after what they need and do not
     compute themselves (constants are made wherever they are read), calls that write run after every
-    copy of what they wait for, and every value that a step reads has been stored by then.
+    copy of what they wait for, every value that a step reads has been stored by then, and a region
+    computes nothing that it neither stores nor needs for what it stores.
     """
     graph = plan.graph
     owned = [name for region in plan.regions for name in region.ops]
@@ -160,6 +161,10 @@ def assert_plan_holds(plan: FusionPlan) -> None:
         assert set(region.inputs) == outside
         assert there.issuperset(region.inputs)
         assert set(region.outputs) <= set(region.ops)
+        used = set(region.outputs)
+        for name in reversed([op.name for op in graph.ops if op.name in inside]):
+            used |= set(graph.by_name[name].reads) if name in used else set()
+        assert inside <= used
         assert set(region.space.index) == inside
         there |= set(region.outputs)
     assert there.issuperset(graph.output_values)
