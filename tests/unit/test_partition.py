@@ -1,4 +1,4 @@
-"""The partitioner: who owns each op, a verdict on every edge, and each reason provoked."""
+"""The partitioner: who owns each op, and a verdict on every edge."""
 
 from __future__ import annotations
 
@@ -14,20 +14,17 @@ from torch import Tensor
 from fuser.ir.graph import Graph
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Reason, RegionKind, Strategy, Verdict
-from fuser.passes.base import Limits
 from fuser.passes.live import live_values
 from fuser.passes.pipeline import plan_graph
 from support.graphs import (
     assert_plan_holds,
     graph_of,
     only_region,
-    partitioned,
     plan_of,
-    reasons,
     renamed,
     verdict_on,
 )
-from support.plans import Sketch, small_graph
+from support.plans import small_graph
 
 Program = Callable[..., Any]
 X = torch.randn(4, 6)
@@ -133,80 +130,7 @@ def test_the_steps_of_the_planner_are_recorded() -> None:
     assert all(record.milliseconds >= 0 for record in plan.passes)
 
 
-# Reasons ----------------------------------------------------------------------------------------
-
-
-def kept_then(program: Program) -> Program:
-    def run(x: Tensor, *rest: Any) -> Any:
-        y = x.exp()
-        return y, program(y, *rest)
-
-    return run
-
-
-PROVOKED: dict[Reason, tuple[Program, str, str]] = {
-    Reason.FUSED: (lambda x: x.exp() * 2, "exp", "mul"),
-    Reason.FUSED_AND_STORED: (kept_then(lambda y: y * 2), "exp", "mul"),
-    Reason.RECOMPUTED: (
-        lambda x: (x * torch.arange(6), x.sum(1) - torch.arange(6)[:4]),
-        "iota",
-        "sub",
-    ),
-    Reason.OPAQUE_PRODUCER: (lambda x: x.cumsum(0) * 2, "opaque", "mul"),
-    Reason.OPAQUE_READER: (lambda x: x.exp().cumsum(0), "exp", "opaque"),
-    Reason.CYCLE: (lambda x: (lambda y: y + y.cumsum(0))(x.exp()), "exp", "add"),
-    Reason.OTHER_SPACE: (lambda x: x.softmax(1).flip(0), "exp", "divide"),
-    Reason.OTHER_REDUCTION: (lambda x: x.sum(0).amax(0), "sum", "amax"),
-    Reason.NOT_LINEAR: (lambda x: x.exp().view(6, 4).t() + x.sin(), "exp", "add"),
-    Reason.DATA_DEPENDENT_READ: (lambda x: x.exp()[[1, 0]], "exp", "index"),
-    Reason.OUTPUT_NOT_COVERED: (kept_then(lambda y: y[:2] * 2), "exp", "mul"),
-}
-
-
-@pytest.mark.parametrize("reason", PROVOKED, ids=lambda reason: reason.name)
-def test_a_reason_is_given(reason: Reason) -> None:
-    program, producer, consumer = PROVOKED[reason]
-    plan = plan_of(program, X)
-    verdict = verdict_on(plan, producer, consumer)
-    assert verdict.reason is reason
-    assert_plan_holds(plan)
-
-
-@pytest.mark.parametrize(
-    ("limits", "reason", "detail"),
-    [
-        (Limits(ops=2), Reason.TOO_MANY_OPS, "3 > 2"),
-        (Limits(arguments=4), Reason.TOO_MANY_ARGUMENTS, "5 > 4"),
-        (Limits(registers=12), Reason.TOO_MANY_REGISTERS, "> 12"),
-        (Limits(occupancy=1.01), Reason.LOW_OCCUPANCY, "< 1.01"),
-    ],
-)
-def test_a_limit_is_a_reason(limits: Limits, reason: Reason, detail: str) -> None:
-    graph = graph_of(lambda a, b, c, d: (a + b) * (c - d), X, X + 1, X + 2, X + 3)
-    plan = partitioned(graph, limits)
-    assert_plan_holds(plan)
-    refused = [verdict for verdict in plan.verdicts if verdict.reason is reason]
-    assert refused
-    assert detail in refused[0].detail
-    assert len(plan.regions) > 1
-
-
-def test_other_devices_are_a_reason() -> None:
-    sketch = Sketch()
-    y = sketch.pointwise("exp", sketch.input("x", 4, 6))
-    graph = sketch.graph(sketch.pointwise("sin", y))
-    first, second = graph.ops
-    result = second.results[0]
-    moved = replace(second, results=(replace(result, type=replace(result.type, device="cuda:1")),))
-    plan = partitioned(replace(graph, ops=(first, moved)))
-    assert plan.verdicts == (Verdict("exp", "sin", False, Reason.DEVICE, "cpu, cuda:1"),)
-
-
-def test_no_saving_is_a_reason() -> None:
-    """Where launches are free and arithmetic is all there is, two kernels are as good as one."""
-    plan = partitioned(graph_of(lambda x: x.exp().sin(), X), target="cpu", launch_us=0.0)
-    assert reasons(plan) == {Reason.NO_GAIN}
-    assert plan.verdicts[0].detail == "0.0 us"
+# Reasons: each of them is provoked in `test_reasons.py` ------------------------------------------
 
 
 def test_a_write_between_two_ops_keeps_them_apart() -> None:
