@@ -13,7 +13,7 @@ from functools import partial
 from fuser.device import DeviceSpec, device_spec
 from fuser.ir.graph import Graph
 from fuser.ir.plan import FusionPlan
-from fuser.ir.region import Reason, Region, Verdict
+from fuser.ir.region import Reason, Region, SiblingVerdict, Verdict
 from fuser.ir.rules import Requests
 from fuser.passes.analysis import eager_peak_bytes, op_by_op_peak_bytes
 from fuser.passes.assemble import Verdicts, regions_of, running_order
@@ -24,6 +24,7 @@ from fuser.passes.memory import Allowed, within_peak
 from fuser.passes.partition import Partition
 from fuser.passes.recompute import recompute_cheap
 from fuser.passes.requested import Together, fuse_accompanied, fuse_pairs, must_fuse_error
+from fuser.passes.siblings import refused_siblings
 from fuser.passes.split import Cut, cheapest_cut, crossing_pairs
 
 NO_REQUESTS = Requests()
@@ -40,6 +41,7 @@ class Decisions:
     regions: tuple[Region, ...]
     order: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
+    siblings: tuple[SiblingVerdict, ...]
 
 
 def decide(
@@ -87,9 +89,10 @@ def decide(
     regions = regions_of(found, partition)
     order = running_order(found, regions)
     cuts_made = [*((cut, "") for cut in (*made, *more)), *((cut, OF_THIS_ORDER) for cut in last)]
-    verdicts = Verdicts(found, partition, regions, cuts_made).all()
+    verdicts = Verdicts(found, partition, regions, cuts_made)
     notes = _Notes(cuts_made, wanted.kernels - found.kernels)
-    return Decisions(tuple(map(notes.on, regions.values())), order, verdicts)
+    noted = tuple(map(notes.on, regions.values()))
+    return Decisions(noted, order, verdicts.all(), refused_siblings(verdicts))
 
 
 @dataclass(frozen=True, slots=True)

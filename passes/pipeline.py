@@ -58,7 +58,14 @@ def plan_graph(
     decided = decide(graph, device_spec(target), Limits(), requests, cuts)
     records.append(_record("partition", start, len(graph.ops), len(decided.order)))
     plan = FusionPlan(
-        graph, target, decided.regions, decided.order, decided.verdicts, tuple(records), phase
+        graph,
+        target,
+        decided.regions,
+        decided.order,
+        decided.verdicts,
+        tuple(records),
+        phase,
+        decided.siblings,
     )
     if is_checked:
         check_plan(plan, "partition")

@@ -29,7 +29,7 @@ from fuser.ir.dim import Dim, python_text
 from fuser.ir.graph import Graph, Op
 from fuser.ir.kernel import Configuration, RegionKernels
 from fuser.ir.plan import SCHEMA, FusionPlan
-from fuser.ir.region import Region, Verdict
+from fuser.ir.region import Region, SiblingVerdict, Verdict
 
 Size = int | str
 """A number, or the text of an expression over `symbols`."""
@@ -170,6 +170,18 @@ class EdgeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SiblingRecord:
+    """Two ops that read the same value in kernels that were refused to be one."""
+
+    value: str
+    first: str
+    second: str
+    code: str
+    reason: str
+    gain_us: float = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ValueRecord:
     """A tensor of the graph."""
 
@@ -205,6 +217,8 @@ class PlanRecord:
     edges: tuple[EdgeRecord, ...]
     values: Mapping[str, ValueRecord]
     passes: tuple[PassTime, ...]
+    siblings: tuple[SiblingRecord, ...] = ()
+    """Not in plans that were saved before there were any."""
 
     def to_dict(self) -> dict[str, Any]:
         """The record as nested plain data."""
@@ -251,6 +265,7 @@ def record_of(
             PassTime(item.name, round(item.milliseconds, 3), item.before, item.after)
             for item in plan.passes
         ),
+        siblings=tuple(map(_sibling, plan.siblings)),
     )
 
 
@@ -343,6 +358,17 @@ def _edge(verdict: Verdict) -> EdgeRecord:
         producer=verdict.producer,
         consumer=verdict.consumer,
         fused=verdict.fused,
+        code=verdict.reason.name.lower(),
+        reason=verdict.text,
+        gain_us=round(float(verdict.gain_us), 3),
+    )
+
+
+def _sibling(verdict: SiblingVerdict) -> SiblingRecord:
+    return SiblingRecord(
+        value=verdict.value,
+        first=verdict.first,
+        second=verdict.second,
         code=verdict.reason.name.lower(),
         reason=verdict.text,
         gain_us=round(float(verdict.gain_us), 3),

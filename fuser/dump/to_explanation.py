@@ -17,7 +17,7 @@ from fuser.dump.facts import edges, operation
 from fuser.dump.to_text import headline
 from fuser.dump.words import WIDTH, byte_text, count_text, time_text
 from fuser.ir.plan import FusionPlan
-from fuser.ir.region import Reason, Verdict
+from fuser.ir.region import Reason, SiblingVerdict, Verdict
 
 OPAQUE = (Reason.OPAQUE_PRODUCER, Reason.OPAQUE_READER)
 
@@ -97,6 +97,7 @@ def _report(explanation: Explanation) -> Iterator[str]:
             if not verdict.fused:
                 yield from _refused(verdict)
         yield from _fused([verdict for verdict in found if verdict.fused])
+    yield from _siblings(explanation.plan.siblings)
     yield from _original_calls(explanation)
 
 
@@ -138,6 +139,24 @@ def _fused(verdicts: Sequence[Verdict]) -> Iterator[str]:
         arrows = [_arrow(verdict) for verdict in verdicts if verdict.reason is reason]
         yield f"  {'':9}  {reason.value}"
         yield from _wrapped(" " * 15, [*(f"{arrow}," for arrow in arrows[:-1]), arrows[-1]])
+
+
+def _siblings(verdicts: Sequence[SiblingVerdict]) -> Iterator[str]:
+    """Those with something to gain each, of the others how many there are of each reason."""
+    if not verdicts:
+        return
+    yield ""
+    yield "kernels that read the same value and are not one"
+    counts: Counter[Reason] = Counter()
+    for verdict in verdicts:
+        if verdict.gain_us >= NO_GAIN_SHOWN:
+            ends = f"{verdict.first}, {verdict.second} read {verdict.value}: not fused"
+            yield f"  {time_text(verdict.gain_us):>9}  {ends}"
+            yield from _wrapped(" " * 15, f"because {verdict.text}".split())
+        else:
+            counts[verdict.reason] += 1
+    for reason, count in counts.most_common():
+        yield f"  {count:>6}   {'more' if len(verdicts) > count else 'pairs'}: {reason.value}"
 
 
 def _arrow(verdict: Verdict) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fuser.ir.graph import Graph
-from fuser.ir.region import Region, Verdict
+from fuser.ir.region import Region, SiblingVerdict, Verdict
 
 SCHEMA = 2
 
@@ -27,7 +27,8 @@ class FusionPlan:
     """The decisions for one graph.
 
     `order` lists region names and opaque op names in the order in which they run. `phase` is
-    `inference`, `forward` or `backward`.
+    `inference`, `forward` or `backward`. `verdicts` are about edges, `siblings` about kernels
+    that read the same value, have no edge between them and were refused to be one.
     """
 
     graph: Graph
@@ -37,6 +38,7 @@ class FusionPlan:
     verdicts: tuple[Verdict, ...]
     passes: tuple[PassRecord, ...] = ()
     phase: str = "inference"
+    siblings: tuple[SiblingVerdict, ...] = ()
 
     @cached_property
     def region_of(self) -> Mapping[str, Region]:

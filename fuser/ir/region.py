@@ -75,6 +75,25 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class SiblingVerdict:
+    """Why two kernels that read the same value, and not each other, are not one.
+
+    `first` and `second` are an op of each that reads `value`. `gain_us` is as for a `Verdict`.
+    """
+
+    value: str
+    first: str
+    second: str
+    reason: Reason
+    detail: str = ""
+    gain_us: float = field(default=0.0, compare=False)
+
+    @property
+    def text(self) -> str:
+        return f"{self.reason.value} ({self.detail})" if self.detail else self.reason.value
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """How a region's kernels walk its space.
 

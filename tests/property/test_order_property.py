@@ -67,7 +67,10 @@ def essence(plan: FusionPlan) -> Any:
     verdicts = {
         (place[v.producer], place[v.consumer], v.fused, v.reason, v.gain_us) for v in plan.verdicts
     }
-    return regions, verdicts
+    siblings = {
+        (place[s.first], place[s.second], s.reason, round(s.gain_us, 9)) for s in plan.siblings
+    }
+    return regions, verdicts, siblings
 
 
 def random_graph(seed: int, size: int) -> Graph:

@@ -85,7 +85,9 @@ def partitioned(
     if launch_us is not None:
         device = replace(device, launch_us=launch_us)
     decided = decide(graph, device, limits)
-    return FusionPlan(graph, target, decided.regions, decided.order, decided.verdicts)
+    return FusionPlan(
+        graph, target, decided.regions, decided.order, decided.verdicts, siblings=decided.siblings
+    )
 
 
 # Looking into plans -----------------------------------------------------------------------------

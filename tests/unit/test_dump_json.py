@@ -21,7 +21,7 @@ def test_the_fields_are_those_documented_in_a_fixed_order() -> None:
     fields = to_dict(small_plan())
     assert list(fields) == [
         "schema", "target", "phase", "graph", "totals", "symbols", "order", "regions", "opaque",
-        "edges", "values", "passes",
+        "edges", "values", "passes", "siblings",
     ]  # fmt: skip
     assert fields["schema"] == 2
     assert (fields["target"], fields["phase"], fields["graph"]) == ("sm_90", "inference", "small")
