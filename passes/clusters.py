@@ -87,9 +87,17 @@ class Clustering:
         """Bytes, with hints for unknown sizes."""
         return evaluate(self.program.values[value].type.bytes, self.program.hints)
 
-    def place(self, number: int) -> list[int]:
-        """Where the program has the cluster's own ops."""
-        return sorted(self.program.position[name] for name in self.clusters[number].owned)
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """Where in the program the first op is that each cluster owns."""
+        place = self.program.position.__getitem__
+        return tuple(min(map(place, cluster.owned)) for cluster in self.clusters)
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """Where the last one is."""
+        place = self.program.position.__getitem__
+        return tuple(max(map(place, cluster.owned)) for cluster in self.clusters)
 
     @cached_property
     def kernels(self) -> frozenset[frozenset[str]]:
@@ -104,7 +112,7 @@ class Clustering:
 
     def era(self, number: int) -> int:
         """How many such calls come before a cluster's ops; none stands between two of them."""
-        return bisect(self.barriers, self.place(number)[0])
+        return bisect(self.barriers, self.starts[number])
 
     @cached_property
     def before(self) -> tuple[frozenset[int], ...]:
@@ -127,7 +135,7 @@ class Clustering:
         for number, earlier in enumerate(self.before):
             for other in earlier:
                 after.setdefault(other, []).append(number)
-        last = [self.place(number)[-1] for number in range(len(self.clusters))]
+        last = self.ends
         waiting = [len(earlier) for earlier in self.before]
         ready = [(last[number], number) for number, count in enumerate(waiting) if not count]
         heapq.heapify(ready)

@@ -114,6 +114,8 @@ class _Chances:
             if len(again) > MAX_OPS or any(graph.by_name[name].reduced for name in again):
                 continue
             readers = self.readers(again, values)
+            if is_whole and again != frozenset().union(*readers.values()):
+                continue  # an op that nothing needs would be lost
             # What has one reader and leaves nothing behind is a merge, which was thought of.
             if len(readers) > is_whole and self.is_possible(number, readers):
                 saved = self.saving(number, readers, is_whole)
