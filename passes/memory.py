@@ -81,7 +81,7 @@ def _cuts_at(
     which only what eager holds at this point is left beside it.
     """
     number = clustering.order[step]
-    stored = sum(clustering.size_of(name) for name in clustering.steps[step].made)
+    stored = sum(clustering.program.bytes_of[name] for name in clustering.steps[step].made)
     around = held - stored
     dying = _dying(clustering, step)
 
@@ -150,7 +150,7 @@ def _dying(clustering: Clustering, step: int) -> list[tuple[int, frozenset[str]]
         readers = [reader.name for reader in graph.readers[value]]
         is_last = all(when[name] <= step for name in readers if name in when)
         if is_last and value in graph.producers and value not in graph.output_values:
-            found.append((clustering.size_of(value), owned.intersection(readers)))
+            found.append((clustering.program.bytes_of[value], owned.intersection(readers)))
     return found
 
 

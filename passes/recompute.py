@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fuser.ir.graph import Graph
+from fuser.passes.analysis import held_bytes, lifetimes
 from fuser.passes.candidate import Candidate, Refused, outside_values
 from fuser.passes.clusters import Cluster, Clustering
 from fuser.passes.groups import Tree
@@ -37,6 +38,8 @@ class _Repeat:
     number: int
     readers: Readers
     saved: float
+    freed: frozenset[str]
+    """What need not be stored any more."""
     is_whole: bool
     """Whether nothing is left of the cluster."""
 
@@ -63,22 +66,39 @@ def recompute_cheap(
                 touched |= involved
         if not chosen:
             return clustering
-        fitting = _fitting(clustering, [], chosen, most_bytes)
+        fitting = _fitting(clustering, chosen, most_bytes)
         too_large |= {repeat.ops for repeat in chosen if repeat not in fitting}
         clustering = _repeated(clustering, fitting)
 
 
-def _fitting(
-    clustering: Clustering, there: list[_Repeat], more: list[_Repeat], most_bytes: int
-) -> list[_Repeat]:
-    """Those that are there, and of the others as many as memory allows, the first ones first."""
-    if _repeated(clustering, [*there, *more]).peak <= most_bytes:
-        return [*there, *more]
-    if len(more) == 1:
-        return there
-    half = len(more) // 2
-    there = _fitting(clustering, there, more[:half], most_bytes)
-    return _fitting(clustering, there, more[half:], most_bytes)
+def _fitting(clustering: Clustering, chosen: Sequence[_Repeat], most_bytes: int) -> list[_Repeat]:
+    """As many as memory allows, the first ones first.
+
+    What readers compute again needs its own sources until then, and is not held itself.
+    """
+    graph, steps = clustering.program, clustering.steps
+    held, lives = held_bytes(graph, steps), lifetimes(graph, steps)
+    step_of = {number: step for step, number in enumerate(clustering.order)}
+    fitting: list[_Repeat] = []
+    for repeat in chosen:
+        last = max(step_of[reader] for reader in repeat.readers)
+        now = list(held)
+        for value in repeat.freed:
+            for step in range(lives[value][0], lives[value][1] + 1):
+                now[step] -= graph.bytes_of[value]
+        sources = outside_values([graph.by_name[name] for name in repeat.ops])
+        longer = [v for v in sources if v in graph.producers and v not in clustering.free]
+        for value in longer:
+            for step in range(lives[value][1] + 1, last + 1):
+                now[step] += graph.bytes_of[value]
+        if all(after <= max(most_bytes, before) for before, after in zip(held, now, strict=True)):
+            held = now
+            lives |= {value: (lives[value][0], max(lives[value][1], last)) for value in longer}
+            fitting.append(repeat)
+    # Others may run in another order then, which the steps do not know.
+    while fitting and _repeated(clustering, fitting).peak > most_bytes:
+        fitting = fitting[: len(fitting) // 2]
+    return fitting
 
 
 @dataclass(frozen=True)
@@ -118,9 +138,10 @@ class _Chances:
                 continue  # an op that nothing needs would be lost
             # What has one reader and leaves nothing behind is a merge, which was thought of.
             if len(readers) > is_whole and self.is_possible(number, readers):
-                saved = self.saving(number, readers, is_whole)
+                kept = self.still_stored(stored, readers)
+                saved = self.saving(number, readers, kept, is_whole)
                 if saved > 0:
-                    yield _Repeat(number, readers, saved, is_whole)
+                    yield _Repeat(number, readers, saved, stored - kept, is_whole)
 
     def readers(self, again: frozenset[str], values: frozenset[str]) -> Readers:
         """The clusters that read the values, none where one of them has to find them stored."""
@@ -142,11 +163,10 @@ class _Chances:
         era = self.clustering.era
         return len(readers) <= MAX_READERS and all(era(k) == era(number) for k in readers)
 
-    def saving(self, number: int, readers: Readers, is_whole: bool) -> float:
+    def saving(self, number: int, readers: Readers, kept: frozenset[str], is_whole: bool) -> float:
         """Predicted microseconds; 0 where a kernel cannot be."""
         clustering, judge = self.clustering, self.judge
         computed, stored = clustering.clusters[number].computed, clustering.stored(number)
-        kept = self.still_stored(stored, readers)
         if not is_whole and (not kept or not self.saves_bytes(stored - kept, readers)):
             return 0.0
         try:
@@ -187,8 +207,8 @@ class _Chances:
             }
             sources = outside_values([graph.by_name[name] for name in again])
             loaded = set(sources) - there - clustering.free
-            more += sum(map(clustering.size_of, loaded))
-        return more < (1 + len(readers)) * sum(map(clustering.size_of, values))
+            more += sum(map(graph.bytes_of.__getitem__, loaded))
+        return more < (1 + len(readers)) * sum(map(graph.bytes_of.__getitem__, values))
 
 
 def needed(graph: Graph, again: frozenset[str], reading: Iterable[str]) -> frozenset[str]:
