@@ -109,7 +109,7 @@ def _compiled(module: fx.GraphModule, phase: str, options: Options, stages: Stag
     program = host_program(plan, kernels)
     stages.write("host.py", program.source)
     executable = Executable(plan, kernels, program, constants)
-    return Compiled(plan, kernels, executable, executable)
+    return Compiled(plan, kernels, executable.call, executable)
 
 
 def plan_module(
