@@ -130,6 +130,14 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     return Played(monkeypatch)
 
 
+def test_pytorch_has_what_is_used_of_it() -> None:
+    """Up to the first call, which needs a GPU."""
+    module, plan = made(lambda x, y: x + y, *pair())
+    run, use = with_cuda_graphs(lambda inputs: inputs, module, plan, ())
+    assert use.refusal == ""
+    assert callable(run)
+
+
 def test_every_call_is_handed_over(played: Played) -> None:
     module, plan = made(lambda x, y: x + y, *pair())
     run, use = with_cuda_graphs(lambda inputs: inputs.copy(), module, plan, ())
