@@ -12,18 +12,17 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
 import triton
 
 from fuser.log import get_logger
 
-__all__ = ["Grid", "LaunchCounts", "Variant", "first_launch", "hook_chains"]
+__all__ = ["HOOKED", "Grid", "LaunchCounts", "Variant", "first_launch", "hook_holder"]
 
 Grid: TypeAlias = tuple[int, int, int]
 
-HOOKED = "launch hooks of Triton's are in use, as by a profiler"
+HOOKED = "Triton has launch hooks, as of a profiler"
 """Why a launch goes through Triton although it need not."""
 
 _LAUNCHER_STARTS_WITH = ("gridx", "gridy", "gridz", "stream", "function")
@@ -68,21 +67,21 @@ class _ThroughTriton:
         self.compiled[(x, y, z)](*rest[_LEADING - 4 :], stream=stream)
 
 
-def hook_chains() -> Any:
-    """The object whose `launch_enter_hook.calls` and `launch_exit_hook.calls` hold Triton's hooks.
+def hook_holder() -> Any:
+    """What has Triton's hooks in `launch_enter_hook.calls` and `launch_exit_hook.calls`.
 
-    One without hooks where Triton has no such chains: then no launch is direct.
+    Where there is no such list, a launch cannot know and leaves hooks to Triton.
     """
-    runtime = triton.knobs.runtime
-    if _has_chains(runtime):
-        return runtime
-    empty = SimpleNamespace(calls=[])
-    return SimpleNamespace(launch_enter_hook=empty, launch_exit_hook=empty)
+    return getattr(getattr(triton, "knobs", None), "runtime", None)
 
 
-def _has_chains(runtime: Any) -> bool:
-    chains = (getattr(runtime, f"launch_{when}_hook", None) for when in ("enter", "exit"))
-    return all(isinstance(getattr(chain, "calls", None), list) for chain in chains)
+def _hooks(compiled: Any, grid: Grid, stream: int, arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """What Triton passes to its launcher for hooks: their argument, and the two of them."""
+    holder = hook_holder()
+    enter, leave = (getattr(holder, f"launch_{when}_hook", None) for when in ("enter", "exit"))
+    if not any(getattr(hook, "calls", hook) for hook in (enter, leave)):
+        return None, None, None
+    return compiled.launch_metadata(grid, stream, *arguments), enter, leave
 
 
 def first_launch(
@@ -98,32 +97,27 @@ def first_launch(
     Launched directly, if Triton's launcher takes its arguments as expected: what it refuses it
     has not launched, so that going through Triton after that launches once.
     """
-    hooked = _ThroughTriton(compiled, HOOKED, counts)
+    arguments = (*addresses, *constants)
     parts = _parts(compiled)
     if not isinstance(parts, str):
         run, function, metadata = parts
-        variant = Variant(run, function, metadata, constants, hooked)
-        chains = hook_chains()
-        is_hooked = chains.launch_enter_hook.calls or chains.launch_exit_hook.calls
         try:
-            (hooked if is_hooked else run)(
-                *grid, stream, function, metadata, None, None, None, *addresses, *constants
-            )
+            hooks = _hooks(compiled, grid, stream, arguments)
+            run(*grid, stream, function, metadata, *hooks, *arguments)
         except (TypeError, AttributeError) as error:
             parts = f"Triton's launcher refused its arguments: {error}"
         else:
             counts.direct += 1
-            return variant
+            hooked = _ThroughTriton(compiled, HOOKED, counts)
+            return Variant(run, function, metadata, constants, hooked)
     get_logger("runtime.direct").info("launches go through Triton: %s", parts)
     through = _ThroughTriton(compiled, parts, counts)
-    through(*grid, stream, None, None, None, None, None, *addresses, *constants)
+    through(*grid, stream, None, None, None, None, None, *arguments)
     return Variant(through, None, None, constants, through)
 
 
 def _parts(compiled: Any) -> tuple[Callable[..., None], int, Any] | str:
     """Launcher, handle and metadata of a kernel, or why it cannot be launched directly."""
-    if not _has_chains(triton.knobs.runtime):
-        return "triton.knobs.runtime has no chains of launch hooks"
     try:
         run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
     except AttributeError as error:

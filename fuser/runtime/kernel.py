@@ -18,7 +18,7 @@ import torch
 
 from fuser.ir.dim import python_text
 from fuser.ir.kernel import Configuration, GridAxis, KernelSpec
-from fuser.runtime.direct import Grid, Variant, hook_chains
+from fuser.runtime.direct import Grid, Variant, hook_holder
 
 __all__ = [
     "ALONE",
@@ -82,8 +82,8 @@ def launch_function(
     names: dict[str, Any] = {
         "calls": calls,
         "current_device": torch.cuda.current_device,
+        "hooks": hook_holder(),
         "missed": lambda *values: missed(Miss(*values)),
-        "runtime": hook_chains(),
         "variant_of": variants.get,
     }
     exec(compile(text, file, "exec"), names)
@@ -129,7 +129,10 @@ def launch_text(
         f"    return missed(key, ({', '.join(grid)}), {is_wide}, stream, ({seen}),"
         f" ({''.join(f'{symbol}, ' for symbol in symbols)}), {given})",
         "run, function, metadata, constants, hooked = found",
-        "if runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls:",
+        "try:",
+        "    if hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:",
+        "        run = hooked",
+        "except AttributeError:",
         "    run = hooked",
         f"run({', '.join(grid)}, stream, function, metadata, None, None, None,"
         f" {', '.join([*passed, '*constants'])})",

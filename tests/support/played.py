@@ -25,8 +25,12 @@ class Launcher36:
         self, gridX: int, gridY: int, gridZ: int, stream: int, function: int, *args: Any
     ) -> None:
         metadata, launch_metadata, enter_hook, exit_hook, *arguments = args
-        assert (metadata, launch_metadata, enter_hook, exit_hook) == ("metadata", None, None, None)
+        assert metadata == "metadata"
+        if enter_hook is not None:
+            enter_hook(launch_metadata)
         self.launched.append(((gridX, gridY, gridZ), *arguments))
+        if exit_hook is not None:
+            exit_hook(launch_metadata)
 
 
 class Launcher37(Launcher36):
@@ -67,8 +71,13 @@ class PlayedFunction:
         self.compiled.append({"values": values, **options})
         return self
 
+    def launch_metadata(self, grid: tuple[int, ...], stream: int, *arguments: Any) -> Any:
+        return {"grid": grid, "stream": stream}
+
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def runner(*values: Any, stream: int | None = None) -> None:
+            if triton.knobs.runtime.launch_enter_hook is not None:
+                triton.knobs.runtime.launch_enter_hook({"grid": grid, "stream": stream})
             self.through.append(len(self.launched))
             self.launched.append((grid, *values))
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from fuser.ir.kernel import KernelSpec
-from fuser.runtime.direct import HOOKED, hook_chains
+from fuser.runtime.direct import HOOKED
 from fuser.runtime.kernel import Place, launch_text
 from fuser.runtime.launcher import Launcher
 from support.played import Launcher36, Launcher37, PlayedFunction, play
@@ -186,35 +186,41 @@ def test_the_documented_way_is_the_fallback(
     assert count == 3
 
 
-def test_hooks_without_chains(monkeypatch: pytest.MonkeyPatch) -> None:
-    function = PlayedFunction()
-    play(monkeypatch, function)
-    monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", None)
-    launch = Launcher(kernel(64), "cpu")
-    launch(*tensors(), 64)
-    assert function.through == [0]
-    assert hook_chains().launch_enter_hook.calls == []
-
-
 def test_a_profilers_hooks_are_called(played: PlayedFunction) -> None:
     launch = Launcher(kernel(64), "cpu")
     given = tensors()
     hook = triton.knobs.runtime.launch_enter_hook
-
-    def profile(metadata: Any) -> None: ...
-
+    seen: list[Any] = []
     launch(*given, 64)
-    hook.add(profile)
+    hook.add(seen.append)
     try:
         launch(*given, 64)
-        Launcher(kernel(64), "cpu", counts=launch.counts)(*given, 64)
+        launch(given[0][1:], *given[1:], 64)  # the first launch of another kernel
     finally:
-        hook.remove(profile)
+        hook.remove(seen.append)
     launch(*given, 64)
-    assert played.through == [1, 2]
-    assert launch.counts.indirect == {HOOKED: 2}
+    assert [metadata["grid"] for metadata in seen] == [(1, 1, 1)] * 2
+    assert played.through == [1]
+    assert launch.counts.indirect == {HOOKED: 1}
     assert len(played.launched) == 4
-    assert len(set(played.launched)) == 1
+
+
+@pytest.mark.parametrize("kind", ["none", "function"])
+def test_hooks_of_another_kind_are_left_to_triton(
+    played: PlayedFunction, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    launch = Launcher(kernel(64), "cpu")
+    given = tensors()
+    launch(*given, 64)
+    seen: list[Any] = []
+    hook = seen.append if kind == "function" else None
+    monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", hook)
+    launch(*given, 64)
+    assert played.through == [1]
+    assert launch.counts.indirect == {HOOKED: 1}
+    launch(given[0][1:], *given[1:], 64)
+    assert len(seen) == (2 if kind == "function" else 0)
+    assert len(played.launched) == 3
 
 
 # **** regions of several kernels ****
