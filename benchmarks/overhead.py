@@ -103,6 +103,10 @@ def measured_row(
                 compiled(*arguments)
             host, both = clock.busy_us(lambda: compiled(*arguments))  # noqa: B023
             found[candidate.name] = {"host_us": host, "call_us": both}
+            if candidate.name == "fuser-graphs":
+                found[candidate.name]["cuda_graphs"] = [
+                    str(graph.cuda_graphs) for graph in registry.plans(compiled)
+                ]
             if candidate.name == PRECISIONS["fused"]:
                 found[candidate.name] |= parts(compiled, run_once, arguments, host, clock)
         except Exception as error:
@@ -210,4 +214,5 @@ def row_text(row: Row) -> str:
                 for reason, count in item["indirect_launches"].items()
             )
         lines.append(text)
+        lines += [f"    {graph}" for graph in item.get("cuda_graphs", ())]
     return "\n".join(lines)

@@ -7,6 +7,7 @@
     fit       compile; what spills gets a smaller tile or is cut and replanned    (fit)
     tune      time the tiles of each longer kernel once, keep the fastest         (tune)
     run       a flat host program that allocates, launches and frees         (runtime.executable)
+    replay    in mode "reduce-overhead": one CUDA graph for all of a call        (runtime.graphs)
 
 Read `compile_graph` and `plan_module` and follow them down. Everything else in the package serves
 one of their lines.

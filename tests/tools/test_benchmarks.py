@@ -253,7 +253,7 @@ def test_a_call_is_split_into_its_parts(monkeypatch: pytest.MonkeyPatch) -> None
     overhead = load("overhead")
     # The interpreter launches nothing.
     monkeypatch.setattr(overhead, "bare_launches", lambda graphs, call: ((lambda: None), 4))
-    compared = load("candidates").candidates(("fused",), ("eager",))
+    compared = load("candidates").candidates(("fused",), ("eager", "fuser-graphs"))
     with torch.no_grad():
         row = overhead.measured_row(
             overhead.PROGRAMS[0], compared, StandIn(), "cpu", lambda text: None
@@ -265,6 +265,7 @@ def test_a_call_is_split_into_its_parts(monkeypatch: pytest.MonkeyPatch) -> None
     assert sum(parts) == found["host_us"]
     assert found["beyond_us"] == found["entry_us"] + found["rest_us"]
     assert found["indirect_launches"] == {}
+    assert "none, its tensors are on the CPU" in overhead.row_text(row)
 
 
 @pytest.mark.parametrize("backend", ["no_work", "no_host_program"])
