@@ -61,12 +61,13 @@ The file named with -o is whole after each row: a run that is stopped keeps what
 
 OVERHEAD_HELP = f"""\
 What a call costs beside its kernels. One program has eight tensors and four kernels too small to
-matter; its time is split into Dynamo's guards, the way from there to fuser's host program, bare
-launches of as many empty kernels, and the rest. Another is eight layers of width 512 for one row.
+matter; its time is split into Dynamo's guards, the way from there to fuser's host program, the
+same launches by themselves, and the rest. Another is eight layers of width 512 for one row.
 
 examples:
   {COMMAND} overhead -o overhead.json
-  {COMMAND} overhead --only mlp --against eager,inductor,inductor-graphs"""
+  {COMMAND} overhead --only mlp --against fuser-graphs,inductor-graphs
+  {COMMAND} table overhead.json --into docs/overhead.md"""
 
 PREDICTION_HELP = f"""\
 Each generated kernel by itself, on the inputs that it has in its program and with a cold L2 cache,
@@ -127,7 +128,7 @@ def _parser() -> _Parser:
     kernels = commands.add_parser("kernels", **_suite("kernels", KERNELS_HELP))
     _add_candidates(kernels, "eager")
     overhead = commands.add_parser("overhead", **_suite("overhead", OVERHEAD_HELP))
-    _add_candidates(overhead, "eager,inductor,inductor-graphs")
+    _add_candidates(overhead, "fuser-graphs,eager,inductor,inductor-graphs")
     prediction = commands.add_parser("prediction", **_suite("prediction", PREDICTION_HELP))
     for suite, sub in (("kernels", kernels), ("overhead", overhead), ("prediction", prediction)):
         sub.add_argument(

@@ -53,5 +53,9 @@ def _competitor(name: str) -> Callable[[Program], Program]:
     }
     if name == "eager":
         return lambda program: program
+    if name == "fuser-graphs":
+        import fuser
+
+        return lambda program: fuser.compile(program, mode="reduce-overhead")
     assert name in COMPETITORS
     return lambda program: torch.compile(program, mode=modes[name])

@@ -16,6 +16,7 @@ COMPETITORS: Mapping[str, str] = MappingProxyType({
     "inductor": "torch.compile",
     "inductor-max": "torch.compile(mode='max-autotune-no-cudagraphs')",
     "inductor-graphs": "torch.compile(mode='reduce-overhead'), with CUDA graphs",
+    "fuser-graphs": "fuser.compile(mode='reduce-overhead'), with CUDA graphs",
 })  # fmt: skip
 
 SUITES: Mapping[str, str] = MappingProxyType({

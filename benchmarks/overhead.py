@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-import triton
 from torch import Tensor, nn
 from torch.nn.functional import softmax
 
@@ -19,13 +18,12 @@ from benchmarks.candidates import Candidate, candidates
 from benchmarks.kernels import start_compilers
 from benchmarks.measure import Call, Timer
 from benchmarks.names import PRECISIONS
+from benchmarks.overhead_launches import bare_launches, indirect_launches
 from benchmarks.progress import progress
 from benchmarks.request import Request
 from benchmarks.results import Results, Row, error_text, origin
 from fuser.capture import registry
 from fuser.capture.backend import Backend
-
-ARGUMENTS_OF_A_KERNEL = 4
 
 
 class Clock(Protocol):
@@ -105,6 +103,10 @@ def measured_row(
                 compiled(*arguments)
             host, both = clock.busy_us(lambda: compiled(*arguments))  # noqa: B023
             found[candidate.name] = {"host_us": host, "call_us": both}
+            if candidate.name == "fuser-graphs":
+                found[candidate.name]["cuda_graphs"] = [
+                    str(graph.cuda_graphs) for graph in registry.plans(compiled)
+                ]
             if candidate.name == PRECISIONS["fused"]:
                 found[candidate.name] |= parts(compiled, run_once, arguments, host, clock)
         except Exception as error:
@@ -123,24 +125,24 @@ def parts(
     total_us: float,
     clock: Clock,
 ) -> dict[str, Any]:
-    """Where the microseconds of fuser's call go; `rest_us` is the host program but its launches."""
-    plans = [graph.plan for graph in registry.plans(compiled) if graph.plan is not None]
-    kernels = sum(
-        len(entry.kernels)
-        for graph in registry.plans(compiled)
-        if graph.plan is not None
-        for entry in graph.kernels
-    )
+    """Where the microseconds of fuser's call go; `rest_us` is the host program but its launches.
+
+    `beyond_us` is what fuser and AOTAutograd add to Dynamo's guards and the bare launches.
+    """
+    graphs = [graph for graph in registry.plans(compiled) if graph.plan is not None]
+    launch, number = bare_launches(graphs, lambda: compiled(*arguments))
+    launches = clock.busy_us(launch)[0] if number else 0.0
     guards = _time(torch.compile(program, backend=no_work), arguments, clock)
     entry = _time(torch.compile(program, backend=no_host_program()), arguments, clock)
-    launches = clock.busy_us(empty_launches(kernels, arguments[0]))[0] if kernels else 0.0
     return {
-        "kernels": kernels,
-        "original_calls": sum(len(plan.opaque) for plan in plans),
+        "kernels": sum(len(entry.kernels) for graph in graphs for entry in graph.kernels),
+        "original_calls": sum(len(graph.plan.opaque) for graph in graphs),
+        "indirect_launches": indirect_launches(graphs),
         "guards_us": guards,
         "entry_us": entry - guards,
         "launches_us": launches,
         "rest_us": total_us - entry - launches,
+        "beyond_us": total_us - guards - launches,
     }
 
 
@@ -180,25 +182,6 @@ def no_host_program() -> Backend:
     return Backend(compile_graph)
 
 
-@triton.jit
-def empty_kernel(a, b, c, d):  # type: ignore[no-untyped-def]
-    pass
-
-
-def empty_launches(number: int, tensor: Tensor) -> Call:
-    """As many launches of a kernel that does nothing, compiled before, on addresses."""
-    tensors = [tensor] * ARGUMENTS_OF_A_KERNEL
-    compiled = empty_kernel.warmup(*tensors, grid=(1,))
-    launch = compiled[(1, 1, 1)]
-    addresses = [item.data_ptr() for item in tensors]
-
-    def call() -> None:
-        for _ in range(number):
-            launch(*addresses)
-
-    return call
-
-
 # Summary and text --------------------------------------------------------------------------------
 
 
@@ -223,7 +206,13 @@ def row_text(row: Row) -> str:
         if "guards_us" in item:
             text += (
                 f": guards {item['guards_us']:.1f}, entry {item['entry_us']:.1f},"
-                f" {item['kernels']} launches {item['launches_us']:.1f}, rest {item['rest_us']:.1f}"
+                f" {item['kernels']} launches {item['launches_us']:.1f},"
+                f" rest {item['rest_us']:.1f}; beyond guards and launches {item['beyond_us']:.1f}"
+            )
+            text += "".join(
+                f"\n    {count} launches went through Triton: {reason}"
+                for reason, count in item["indirect_launches"].items()
             )
         lines.append(text)
+        lines += [f"    {graph}" for graph in item.get("cuda_graphs", ())]
     return "\n".join(lines)

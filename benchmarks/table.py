@@ -107,7 +107,7 @@ def _overhead(data: dict[str, Any]) -> list[str]:
         for item in row["candidates"].values()
         if "guards_us" in item
     ]
-    parts = ["guards_us", "entry_us", "launches_us", "rest_us"]
+    parts = ["guards_us", "entry_us", "launches_us", "rest_us", "beyond_us"]
     lines += ["", "Where fuser's microseconds of the host go:", ""]
     lines += _head(
         ["program", "kernels", "original calls", *(p.removesuffix("_us") for p in parts)]

@@ -41,6 +41,9 @@ class HostProgram:
     """Original calls and arguments of theirs that have no literal."""
     constants: tuple[str, ...]
     """The names of the graph's constants, in the graph's order."""
+    gpu: str
+    """The one GPU of the graph, or nothing where there are none or several. The program makes it
+    the current one, and passes its stream to each kernel that runs on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class HostContext:
     title: str
     notes: tuple[str, ...]
     devices: tuple[tuple[str, str], ...]
+    gpu: str
     inputs: tuple[str, ...]
     steps: tuple[HostStep, ...]
     results: tuple[str, ...]
@@ -81,6 +85,9 @@ class _Writer:
         symbols = [symbol.name for symbol in graph.symbols]
         self.names = HostNames((*symbols, *launched))
         self.devices: dict[str, str] = {}
+        found = {value.type.device for value in graph.values.values()}
+        gpus = sorted(device for device in found if device.startswith("cuda"))
+        self.gpu = gpus[0] if len(gpus) == 1 and ":" in gpus[0] else ""
 
     @property
     def graph(self) -> Graph:
@@ -104,13 +111,14 @@ class _Writer:
                 *([f"After its arguments a kernel takes the sizes {symbols}."] if symbols else []),
             ),
             devices=tuple((name, text) for text, name in self.devices.items()),
+            gpu=self.gpu.partition(":")[2],
             inputs=inputs,
             steps=tuple(step for step in steps if step.lines),
             results=results,
         )
         source = render("host.py.jinja", context)
         constants = tuple(self.names.value(value.name) for value in self.graph.constants)
-        return HostProgram(source, self.names.bindings, constants)
+        return HostProgram(source, self.names.bindings, constants, self.gpu)
 
     # **** entry ****
 
@@ -135,11 +143,7 @@ class _Writer:
         for item in self.graph.inputs:
             if item.value is None or item.value.name not in self.read_by_stride:
                 continue
-            line = self.layout_line(item.value.name, self.names.value(item.value.name))
-            if item.value.name in self.written:
-                # Writing to a copy would be lost, so this one has to come as planned.
-                line = "assert " + line.replace(" = ", " is ", 1)
-            lines.append(line)
+            lines += self.layout_lines(item.value.name)
         used = {*self.last_use, *self.graph.output_values}
         unused = [
             self.names.value(item.value.name)
@@ -190,6 +194,7 @@ class _Writer:
             raise InvalidPlan(reason=f"there is no kernel for {region.name}")
         lines = [self.allocation(name) for name in region.outputs]
         scratch: dict[str, str] = {}
+        device = self.graph.values[region.outputs[0]].type.device
         symbols = [symbol.name for symbol in self.graph.symbols]
         for spec in specs:
             passed: list[str] = []
@@ -201,10 +206,11 @@ class _Writer:
                 else:
                     if argument.name not in scratch:
                         scratch[argument.name] = self.names.fresh(argument.name)
-                        device = self.graph.values[region.outputs[0]].type.device
                         kind = TensorType(argument.dtype, (argument.size,), (1,), device)
                         lines.append(self.empty(scratch[argument.name], kind))
                     passed.append(scratch[argument.name])
+            if self.gpu and device == self.gpu:
+                passed.insert(0, "stream")
             lines.append(f"{spec.name}({', '.join([*passed, *symbols])})")
         if scratch:
             lines.append(f"del {', '.join(scratch.values())}")
@@ -221,31 +227,37 @@ class _Writer:
         if not used:
             lines = [call]
         elif used[0].position is None:
-            lines = [self.result_line(used[0].name, call)]
+            lines = self.result_lines(used[0].name, call)
         else:
             several = self.names.fresh(f"{op.name}_results")
             lines = [f"{several} = {call}"]
             for value in used:
-                lines.append(self.result_line(value.name, f"{several}[{value.position}]"))
+                lines += self.result_lines(value.name, f"{several}[{value.position}]")
             lines.append(f"del {several}")
         reason = f": {op.reason}" if op.reason else ""
         return HostStep(f"{op.name}, the original call{reason}", tuple(lines))
 
-    def result_line(self, value: str, text: str) -> str:
-        if value in self.read_by_stride:
-            return self.layout_line(value, text)
-        return with_comment(f"{self.names.value(value)} = {text}", self.graph.values[value].type)
+    def result_lines(self, value: str, text: str) -> list[str]:
+        line = with_comment(f"{self.names.value(value)} = {text}", self.graph.values[value].type)
+        return [line, *(self.layout_lines(value) if value in self.read_by_stride else [])]
 
-    def layout_line(self, value: str, text: str) -> str:
-        kind = self.graph.values[value].type
+    def layout_lines(self, value: str) -> list[str]:
+        """Lines that hold a value from outside to its planned strides; mostly it has them."""
         name = self.names.value(value)
-        return with_comment(f"{name} = planned_layout({text}, {tuple_text(kind.stride)})", kind)
+        stride = tuple_text(self.graph.values[value].type.stride)
+        # Writing to a copy would be lost, so what is written to has to come as planned.
+        wanted = "assert {0} is {1}" if value in self.written else "{0} = {1}"
+        planned = wanted.format(name, f"planned_layout({name}, {stride})")
+        return [f"if {name}.stride() != {stride}:", f"    {planned}"]
 
     def allocation(self, value: str) -> str:
         return self.empty(self.names.value(value), self.graph.values[value].type)
 
     def empty(self, name: str, kind: TensorType) -> str:
         size, stride = tuple_text(kind.shape), tuple_text(kind.stride)
+        if kind.device == self.gpu:
+            made = f"{name} = empty_on_gpu({size}, {stride}, torch.{kind.dtype.value})"
+            return with_comment(made, kind)
         where = f"dtype=torch.{kind.dtype.value}, device={self.device(kind.device)}"
         return with_comment(f"{name} = empty_strided({size}, {stride}, {where})", kind)
 

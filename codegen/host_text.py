@@ -14,7 +14,19 @@ import torch
 from fuser.ir.dim import Dim, python_text
 
 RESERVED = frozenset(
-    {"call", "inputs", "math", "torch", "as_strided", "empty_strided", "planned_layout"}
+    {
+        "call",
+        "inputs",
+        "math",
+        "torch",
+        "as_strided",
+        "empty_strided",
+        "planned_layout",
+        "current_gpu",
+        "current_stream",
+        "empty_on_gpu",
+        "stream",
+    }
 )
 
 

@@ -21,8 +21,10 @@ from fuser.driver import Compiled, compile_graph, options_from, plan_module
 from fuser.dump.stages import Stages
 from fuser.dump.to_explanation import Explanation
 from fuser.errors import CaptureError, InvalidArgument
+from fuser.ir.plan import FusionPlan
 from fuser.ir.rules import FusionRule
-from fuser.report import Plan
+from fuser.report import Calls, Plan
+from fuser.runtime.graphs import CudaGraphUse, refusal
 from fuser.verification.differential import verify_program
 from fuser.verification.report import Report
 
@@ -37,8 +39,9 @@ def compile(  # noqa: A001 - the public name follows torch.compile
     """The model with its graphs fused: same call, same attributes, same state_dict.
 
     `dynamic` and `fullgraph` are torch.compile's. `options` are the fields of
-    `fuser.driver.Options`. Compilation happens at the first call; later sizes do not recompile once
-    a size has been seen to change. Raises `InvalidArgument` for anything that is not a model.
+    `fuser.driver.Options`; `mode="reduce-overhead"` is one of them. Compilation happens at the
+    first call; later sizes do not recompile once a size has been seen to change. Raises
+    `InvalidArgument` for anything that is not a model.
     """
     _check_program("compile", model)
     options_from(options)
@@ -71,7 +74,9 @@ def plan(
     fusion, kernels, _ = plan_module(
         module, chosen, context.phase, settings, Stages(config.dump_dir(), context.phase)
     )
-    return Plan(fusion, kernels, options=settings)
+    is_replayed = settings.mode == "reduce-overhead"
+    replays = str(CudaGraphUse(refusal(module, fusion))) if is_replayed else ""
+    return Plan(fusion, kernels, options=settings, cuda_graphs=replays)
 
 
 def explain(
@@ -92,7 +97,7 @@ def explain(
     found = plan(
         model, *args, target=target, dynamic=dynamic, options=options, rules=rules, **kwargs
     )
-    return Explanation(found.fusion)
+    return Explanation(found.fusion, notes=found.cuda_graphs)
 
 
 def plans(compiled: Any) -> tuple[Plan, ...]:
@@ -102,7 +107,23 @@ def plans(compiled: Any) -> tuple[Plan, ...]:
     first call. Forward and backward graphs are separate plans: see `plan.fusion.phase`.
     """
     found = (item for item in registry.plans(compiled) if isinstance(item, Compiled))
-    return tuple(Plan(item.plan, item.kernels) for item in found if item.plan is not None)
+    return tuple(_plan_of(item, item.plan) for item in found if item.plan is not None)
+
+
+def _plan_of(compiled: Compiled, plan: FusionPlan) -> Plan:
+    ran = compiled.executable
+    return Plan(
+        plan,
+        compiled.kernels,
+        cuda_graphs="" if compiled.cuda_graphs is None else str(compiled.cuda_graphs),
+        calls=None
+        if ran is None
+        else Calls(
+            direct=ran.counts.direct,
+            indirect=dict(ran.counts.indirect),
+            unfused={region: str(error) for region, error in ran.fallbacks.items()},
+        ),
+    )
 
 
 def verify(model: Program, *args: Any, **kwargs: Any) -> Report:

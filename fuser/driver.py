@@ -7,6 +7,7 @@
     fit       compile; what spills gets a smaller tile or is cut and replanned    (fit)
     tune      time the tiles of each longer kernel once, keep the fastest         (tune)
     run       a flat host program that allocates, launches and frees         (runtime.executable)
+    replay    in mode "reduce-overhead": one CUDA graph for all of a call        (runtime.graphs)
 
 Read `compile_graph` and `plan_module` and follow them down. Everything else in the package serves
 one of their lines.
@@ -40,11 +41,13 @@ from fuser.passes.analysis import eager_peak_bytes, peak_bytes
 from fuser.passes.base import Cuts
 from fuser.passes.pipeline import plan_graph
 from fuser.runtime.executable import Executable, should_run_unfused
+from fuser.runtime.graphs import CudaGraphUse, refused, with_cuda_graphs
 from fuser.runtime.offline import compile_many
 from fuser.runtime.stopwatch import measure, tuning_memory
 from fuser.tune import tune
 
 PRECISIONS = ("fused", "eager")
+MODES = ("default", "reduce-overhead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +56,12 @@ class Options:
 
     `precision`: "fused" keeps float32 inside a region, "eager" rounds wherever eager rounds.
     `rules`: what `fuser.must_fuse`, `fuser.no_fuse` and `fuser.assert_fused` return.
+    `mode`: "reduce-overhead" replays CUDA graphs where inputs allow it, as torch.compile's does.
     """
 
     precision: str = "fused"
     rules: tuple[FusionRule, ...] = ()
+    mode: str | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,8 @@ class Compiled:
     run: Callable[[list[Any]], Any]
     executable: Executable | None = None
     reason: str = ""
+    cuda_graphs: CudaGraphUse | None = None
+    """What became of `mode="reduce-overhead"`; None where it was not asked for."""
 
 
 def compile_graph(
@@ -78,6 +85,25 @@ def compile_graph(
 ) -> Compiled:
     """Compile one graph for the device that its tensors are on."""
     options = options_from(context.options)
+    compiled = _compiled_or_unfused(module, context, options)
+    if options.mode != "reduce-overhead":
+        return compiled
+    earlier = context.record.plans if context.record is not None else []
+    forward = earlier[0].cuda_graphs if context.phase == "backward" and earlier else None
+    if compiled.executable is None or compiled.plan is None:
+        use = CudaGraphUse(f"it runs unfused: {compiled.reason}")
+        return dataclasses.replace(
+            compiled, run=refused(compiled.run, use, forward), cuda_graphs=use
+        )
+    run, use = with_cuda_graphs(
+        compiled.run, module, compiled.plan, compiled.executable.constants, forward
+    )
+    return dataclasses.replace(compiled, run=run, cuda_graphs=use)
+
+
+def _compiled_or_unfused(
+    module: fx.GraphModule, context: CompileContext, options: Options
+) -> Compiled:
     stages = Stages(config.dump_dir(), context.phase)
     try:
         return _compiled(module, context.phase, options, stages)
@@ -109,7 +135,7 @@ def _compiled(module: fx.GraphModule, phase: str, options: Options, stages: Stag
     program = host_program(plan, kernels)
     stages.write("host.py", program.source)
     executable = Executable(plan, kernels, program, constants)
-    return Compiled(plan, kernels, executable, executable)
+    return Compiled(plan, kernels, executable.call, executable)
 
 
 def plan_module(
@@ -176,10 +202,10 @@ def unfused(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
 
 
 def options_from(given: Mapping[str, Any]) -> Options:
-    """Checked options; `mode` is torch.compile's own keyword and has only its default here."""
+    """Checked options, which are keywords of `fuser.compile` and of torch.compile's `options`."""
     known = tuple(field.name for field in dataclasses.fields(Options))
     for name, value in given.items():
-        if name not in (*known, "mode"):
+        if name not in known:
             raise InvalidArgument(
                 function="compile",
                 argument=name,
@@ -187,14 +213,15 @@ def options_from(given: Mapping[str, Any]) -> Options:
                 expected=f"one of the options {', '.join(known)}",
                 known=known,
             )
-    if given.get("mode") not in (None, "default"):
-        raise InvalidArgument(
-            function="compile", argument="mode", value=given["mode"], expected="no mode"
-        )
-    options = Options(**{name: value for name, value in given.items() if name in known})
+    options = Options(**given)
     if options.precision not in PRECISIONS:
         raise InvalidArgument(
             function="compile", argument="precision", value=options.precision,
             expected=" or ".join(map(repr, PRECISIONS)), known=PRECISIONS,
+        )  # fmt: skip
+    if options.mode not in (None, *MODES):
+        raise InvalidArgument(
+            function="compile", argument="mode", value=options.mode,
+            expected=" or ".join(map(repr, MODES)), known=MODES,
         )  # fmt: skip
     return dataclasses.replace(options, rules=check_rules("compile", options.rules))

@@ -31,7 +31,27 @@ from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Region, Verdict
 from fuser.passes.analysis import eager_peak_bytes, peak_bytes
 
-__all__ = ["Plan", "PlanRecord"]
+__all__ = ["Calls", "Plan", "PlanRecord"]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """How the calls of a compiled graph have run so far."""
+
+    direct: int
+    """Compiled variants of kernels that are launched directly."""
+    indirect: Mapping[str, int]
+    """Launches that went through Triton, which takes longer, by the reason."""
+    unfused: Mapping[str, str]
+    """Regions that run op by op, with the reason."""
+
+    def __str__(self) -> str:
+        lines = []
+        if self.direct:
+            lines.append(f"launches: {self.direct} compiled kernels are launched directly")
+        lines += [f"launches: {n} went through Triton: {why}" for why, n in self.indirect.items()]
+        lines += [f"{region} runs unfused: {why}" for region, why in self.unfused.items()]
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,6 +66,10 @@ class Plan:
     """Kernel name to what it compiled to; empty before `with_resources`."""
     options: Options = field(default_factory=Options)
     """What it was planned with."""
+    cuda_graphs: str = ""
+    """Whether calls replay CUDA graphs or why not; empty unless `mode` asks for them."""
+    calls: Calls | None = None
+    """What calls have done up to now; None for a plan that nothing has been compiled from."""
 
     @property
     def graph(self) -> Graph:
@@ -127,6 +151,8 @@ class Plan:
             self.peaks,
             verbose=verbose,
         )
+        if notes := self._notes():
+            print(notes, file=stream or sys.stdout)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The plan as JSON text, also written to `path` where one is given."""
@@ -159,7 +185,14 @@ class Plan:
         return to_networkx(self.fusion)
 
     def __str__(self) -> str:
-        return to_text(self.fusion, self.kernels, self.resources, self.peaks)
+        text = to_text(self.fusion, self.kernels, self.resources, self.peaks)
+        notes = self._notes()
+        return f"{text}\n{notes}" if notes else text
+
+    def _notes(self) -> str:
+        """What is known of calls, on lines of its own."""
+        known = (self.cuda_graphs, "" if self.calls is None else str(self.calls))
+        return "\n".join(text for text in known if text)
 
     def __repr__(self) -> str:
         return f"<fuser plan for {self.target}: {headline(self.fusion, self.kernels)}>"

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby, zip_longest
 from types import MappingProxyType
 
-from fuser.ir.dim import evaluate
 from fuser.ir.graph import Graph, Op
 from fuser.ir.plan import FusionPlan
 from fuser.passes.base import dependencies
@@ -96,16 +95,6 @@ def _join(left: int, right: int) -> int:
     return left if both == left else right if both == right else both
 
 
-def lifetimes(graph: Graph, order: Sequence[str]) -> Mapping[str, Lifetime]:
-    """Value name to the positions in `order` at which it is made and last read.
-
-    `order` holds every op's name once. Inputs and constants start at `BEFORE_ALL`, outputs of the
-    graph last until `len(order)`, after the last step; an unread value ends where it starts.
-    """
-    steps = [_step(graph.by_name[name], graph.by_name[name].reads) for name in order]
-    return MappingProxyType(_lifetimes(graph, steps))
-
-
 def peak_bytes(plan: FusionPlan) -> int:
     """The most memory that stored values need at once when the plan runs in its order.
 
@@ -161,11 +150,21 @@ def op_by_op_peak_bytes(graph: Graph) -> int:
     return peak_of(graph, [_step(op, (a.value for a in op.arguments)) for op in graph.ops])
 
 
+def one_by_one(graph: Graph, order: Iterable[str]) -> list[Step]:
+    """A step for each of the named ops."""
+    return [_step(graph.by_name[name], graph.by_name[name].reads) for name in order]
+
+
 def _step(op: Op, read: Iterable[str]) -> Step:
     return Step(tuple(value.name for value in op.results), tuple(read))
 
 
-def _lifetimes(graph: Graph, steps: Sequence[Step]) -> dict[str, Lifetime]:
+def lifetimes(graph: Graph, steps: Sequence[Step]) -> dict[str, Lifetime]:
+    """Value name to the positions in `steps` at which it is made and last read.
+
+    Inputs and constants start at `BEFORE_ALL`, outputs of the graph last until `len(steps)`, after
+    the last step; an unread value ends where it starts.
+    """
     first: dict[str, int] = {
         name: BEFORE_ALL for name in graph.values if name not in graph.producers
     }
@@ -186,10 +185,10 @@ def peak_of(graph: Graph, steps: Sequence[Step]) -> int:
 def held_bytes(graph: Graph, steps: Sequence[Step]) -> list[int]:
     """The bytes that are held while each step runs, and after the last one."""
     changes = [0] * (len(steps) + 2)
-    for name, (first, last) in _lifetimes(graph, steps).items():
+    for name, (first, last) in lifetimes(graph, steps).items():
         if first == BEFORE_ALL:
             continue
-        size = evaluate(graph.values[name].type.bytes, graph.hints)
+        size = graph.bytes_of[name]
         changes[first] += size
         changes[last + 1] -= size
     return list(accumulate(changes))[: len(steps)]

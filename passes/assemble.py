@@ -30,7 +30,7 @@ def regions_of(clustering: Clustering, partition: Partition) -> dict[int, Region
             if op.name in clustering.free:
                 constants.setdefault(op.name, number)
     found: dict[int, Region] = {}
-    for position, number in enumerate(sorted(fusible, key=clustering.place)):
+    for position, number in enumerate(sorted(fusible, key=clustering.starts.__getitem__)):
         ops = clustering.ops(number)
         mine = owned[number] | {op.name for op in ops if constants.get(op.name) == number}
         found[number] = _region(f"region_{position}", clustering, partition, number, ops, mine)

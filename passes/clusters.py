@@ -10,16 +10,15 @@ from __future__ import annotations
 import heapq
 from bisect import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from fuser.ir.dim import evaluate
 from fuser.ir.graph import Effect, Graph, Op
 from fuser.passes.analysis import Step, peak_of
 from fuser.passes.groups import Tree
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cluster:
     """Ops that run together; `tree` has those it owns."""
 
@@ -30,9 +29,21 @@ class Cluster:
     def owned(self) -> frozenset[str]:
         return self.tree.ops
 
-    @property
+    @cached_property
     def computed(self) -> frozenset[str]:
         return self.tree.ops | self.copies
+
+
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """What a cluster has to do with others, whatever these are."""
+
+    leaving: frozenset[str]
+    """The values of its own ops that others read."""
+    needed: frozenset[str]
+    """The ops that must run before it."""
+    reads: tuple[str, ...]
+    """The values that it reads and does not compute."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,10 @@ class Clustering:
     needs: Mapping[str, tuple[str, ...]]
     free: frozenset[str]
     clusters: tuple[Cluster, ...]
+    known: dict[tuple[frozenset[str], frozenset[str]], _Surroundings] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """By own ops and copies, of clusters that were looked at, also in other clusterings."""
 
     @cached_property
     def owner(self) -> Mapping[str, int]:
@@ -74,8 +89,9 @@ class Clustering:
         graph = self.program
         return frozenset(
             value
-            for value in leaving(graph, self.clusters[number].owned)
-            if value in graph.output_values
+            for value in self.around(self.clusters[number]).leaving
+            if value not in self.copied
+            or value in graph.output_values
             or any(
                 value not in self.clusters[other].computed
                 for reader in graph.readers[value]
@@ -83,13 +99,37 @@ class Clustering:
             )
         )
 
-    def size_of(self, value: str) -> int:
-        """Bytes, with hints for unknown sizes."""
-        return evaluate(self.program.values[value].type.bytes, self.program.hints)
+    @cached_property
+    def copied(self) -> frozenset[str]:
+        """The ops that others compute beside their owner."""
+        return frozenset().union(*(cluster.copies for cluster in self.clusters))
 
-    def place(self, number: int) -> list[int]:
-        """Where the program has the cluster's own ops."""
-        return sorted(self.program.position[name] for name in self.clusters[number].owned)
+    def around(self, cluster: Cluster) -> _Surroundings:
+        key = (cluster.owned, cluster.copies)
+        found = self.known.get(key)
+        if found is None:
+            graph, computed = self.program, cluster.computed
+            ops = [graph.by_name[name] for name in computed]
+            reads = {value for op in ops for value in op.reads if value not in computed}
+            needs = {need for name in computed for need in self.needs[name]}
+            found = self.known[key] = _Surroundings(
+                leaving(graph, cluster.owned),
+                frozenset(needs - computed - self.free),
+                tuple(sorted(reads - self.free)),
+            )
+        return found
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """Where in the program the first op is that each cluster owns."""
+        place = self.program.position.__getitem__
+        return tuple(min(map(place, cluster.owned)) for cluster in self.clusters)
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """Where the last one is."""
+        place = self.program.position.__getitem__
+        return tuple(max(map(place, cluster.owned)) for cluster in self.clusters)
 
     @cached_property
     def kernels(self) -> frozenset[frozenset[str]]:
@@ -104,21 +144,15 @@ class Clustering:
 
     def era(self, number: int) -> int:
         """How many such calls come before a cluster's ops; none stands between two of them."""
-        return bisect(self.barriers, self.place(number)[0])
+        return bisect(self.barriers, self.starts[number])
 
     @cached_property
     def before(self) -> tuple[frozenset[int], ...]:
         """For each cluster, the clusters that must run before it."""
-        found: list[frozenset[int]] = []
-        for cluster in self.clusters:
-            needed = {
-                self.owner[name]
-                for op in cluster.computed
-                for name in self.needs[op]
-                if name in self.owner and name not in cluster.computed
-            }
-            found.append(frozenset(needed))
-        return tuple(found)
+        return tuple(
+            frozenset(self.owner[name] for name in self.around(cluster).needed)
+            for cluster in self.clusters
+        )
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -127,7 +161,7 @@ class Clustering:
         for number, earlier in enumerate(self.before):
             for other in earlier:
                 after.setdefault(other, []).append(number)
-        last = [self.place(number)[-1] for number in range(len(self.clusters))]
+        last = self.ends
         waiting = [len(earlier) for earlier in self.before]
         ready = [(last[number], number) for number, count in enumerate(waiting) if not count]
         heapq.heapify(ready)
@@ -155,13 +189,12 @@ class Clustering:
         """What each cluster allocates and reads, in running order."""
         found: list[Step] = []
         for number in self.order:
-            computed = self.clusters[number].computed
-            ops = [self.program.by_name[name] for name in computed]
+            cluster = self.clusters[number]
+            first = self.program.by_name[next(iter(cluster.computed))]
             made = tuple(sorted(self.stored(number)))
-            if ops[0].is_opaque:
-                made = tuple(value.name for value in ops[0].results)
-            reads = {value for op in ops for value in op.reads if value not in computed}
-            found.append(Step(made, tuple(sorted(reads - self.free))))
+            if first.is_opaque:
+                made = tuple(value.name for value in first.results)
+            found.append(Step(made, self.around(cluster).reads))
         return tuple(found)
 
     @cached_property
@@ -170,7 +203,7 @@ class Clustering:
         return peak_of(self.program, self.steps)
 
     def with_clusters(self, clusters: Sequence[Cluster]) -> Clustering:
-        return Clustering(self.program, self.needs, self.free, tuple(clusters))
+        return replace(self, clusters=tuple(clusters))
 
 
 def leaving(graph: Graph, names: frozenset[str]) -> frozenset[str]:

@@ -60,9 +60,11 @@ def decide(
     fuse_accompanied(partition)
     together = Together(canonical, requests)
 
-    def cheapest(ops: frozenset[str], stored: frozenset[str], allowed: Allowed) -> Cut | None:
+    def cheapest(
+        ops: frozenset[str], stored: frozenset[str], allowed: Allowed, along: Graph | None = None
+    ) -> Cut | None:
         return cheapest_cut(
-            canonical,
+            along or canonical,
             ops,
             stored,
             partition.kernel,

@@ -7,8 +7,9 @@ keeps values alive for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from fuser.ir.graph import Graph
 from fuser.passes.analysis import held_bytes
 from fuser.passes.clusters import Cluster, Clustering
 from fuser.passes.groups import Tree
@@ -16,8 +17,9 @@ from fuser.passes.split import Cut, apart
 
 Allowed = Callable[[Cut], bool]
 
-Cheapest = Callable[[frozenset[str], frozenset[str], Allowed], Cut | None]
-"""The best of the allowed cuts of a kernel: its ops, and those of them that are stored."""
+Cheapest = Callable[[frozenset[str], frozenset[str], Allowed, Graph | None], Cut | None]
+"""The best of the allowed cuts of a kernel: its ops, and those of them that are stored. Cuts go
+along the order of a graph, the canonical one where none is given."""
 
 
 def within_peak(
@@ -42,9 +44,7 @@ def within_peak(
         found: dict[int, Cut] = {}
         is_thorough = on_failure is not None
         for step in sorted(over, key=lambda step: (-held[step], step)):
-            chosen = _cut_at(clustering, step, held[step], limit, cheapest, found, is_thorough)
-            if chosen is not None:
-                found[chosen[0]] = chosen[1]
+            found |= _cuts_at(clustering, step, held[step], limit, cheapest, found, is_thorough)
         if not found:
             if on_failure is not None:
                 for number in _heaviest_first(clustering):
@@ -66,18 +66,22 @@ def _in_pieces(clustering: Clustering, number: int) -> Clustering:
     return clustering.with_clusters([*clusters, *(Cluster(Tree(frozenset({p}))) for p in pieces)])
 
 
-def _cut_at(
+def _cuts_at(
     clustering: Clustering,
     step: int,
     held: int,
     limit: int,
     cheapest: Cheapest,
-    found: dict[int, Cut],
+    found: Mapping[int, Cut],
     is_thorough: bool,
-) -> tuple[int, Cut] | None:
-    """A cluster to cut, and where, so that less is held at a step."""
+) -> dict[int, Cut]:
+    """Clusters to cut, and where, so that less is held at a step.
+
+    The cluster that runs there; or those with ops on both sides of it in the program's order, after
+    which only what eager holds at this point is left beside it.
+    """
     number = clustering.order[step]
-    stored = sum(clustering.size_of(name) for name in clustering.steps[step].made)
+    stored = sum(clustering.program.bytes_of[name] for name in clustering.steps[step].made)
     around = held - stored
     dying = _dying(clustering, step)
 
@@ -92,19 +96,21 @@ def _cut_at(
     def is_less(cut: Cut) -> bool:
         return most(cut) < held
 
-    place = clustering.place(number)[-1]
+    place = clustering.ends[number]
     spanning = [
         other
-        for other in clustering.order[step + 1 :]
-        if clustering.place(other)[0] < place and _can_cut(clustering, other)
+        for other in (clustering.order if is_thorough else clustering.order[step + 1 :])
+        if clustering.starts[other] < place < clustering.ends[other]
     ]
     if any(other in found for other in (number, *spanning)):
-        return None  # wait for what that changes
-    if _can_cut(clustering, number):
-        for allowed in (fits, is_less):
-            cut = _cheapest(clustering, number, cheapest, allowed)
-            if cut is not None:
-                return number, cut
+        return {}  # wait for what that changes
+
+    def own(allowed: Allowed) -> dict[int, Cut]:
+        if not _can_cut(clustering, number):
+            return {}
+        cut = _cheapest(clustering, number, cheapest, allowed)
+        return {number: cut} if cut is not None else {}
+
     position = clustering.program.position
 
     def is_around(cut: Cut) -> bool:
@@ -113,11 +119,25 @@ def _cut_at(
             position[name] > place for name in cut.right
         )
 
-    for other in spanning:
-        cut = _cheapest(clustering, other, cheapest, is_around)
-        if cut is not None:
-            return other, cut
-    return _any_cut(clustering, number, cheapest, found) if is_thorough else None
+    def others(most: int) -> dict[int, Cut]:
+        """The nearest of those around, at most so many of them."""
+        made: dict[int, Cut] = {}
+        for other in spanning:
+            cut = _cheapest(clustering, other, cheapest, is_around, clustering.program)
+            if cut is not None:
+                made[other] = cut
+                if len(made) == most:
+                    break
+        return made
+
+    if is_thorough:
+        return (
+            own(fits)
+            or others(len(spanning))
+            or own(is_less)
+            or _any_cut(clustering, number, cheapest, found)
+        )
+    return own(fits) or own(is_less) or others(1)
 
 
 def _dying(clustering: Clustering, step: int) -> list[tuple[int, frozenset[str]]]:
@@ -130,26 +150,30 @@ def _dying(clustering: Clustering, step: int) -> list[tuple[int, frozenset[str]]
         readers = [reader.name for reader in graph.readers[value]]
         is_last = all(when[name] <= step for name in readers if name in when)
         if is_last and value in graph.producers and value not in graph.output_values:
-            found.append((clustering.size_of(value), owned.intersection(readers)))
+            found.append((clustering.program.bytes_of[value], owned.intersection(readers)))
     return found
 
 
 def _any_cut(
-    clustering: Clustering, number: int, cheapest: Cheapest, found: dict[int, Cut]
-) -> tuple[int, Cut] | None:
+    clustering: Clustering, number: int, cheapest: Cheapest, found: Mapping[int, Cut]
+) -> dict[int, Cut]:
     """The last resort: the cluster itself, else the nearest one that can be cut."""
     for other in (number, *clustering.order):
         if other not in found and _can_cut(clustering, other):
             cut = _cheapest(clustering, other, cheapest, lambda _: True)
             if cut is not None:
-                return other, cut
-    return None
+                return {other: cut}
+    return {}
 
 
 def _cheapest(
-    clustering: Clustering, number: int, cheapest: Cheapest, allowed: Allowed
+    clustering: Clustering,
+    number: int,
+    cheapest: Cheapest,
+    allowed: Allowed,
+    along: Graph | None = None,
 ) -> Cut | None:
-    return cheapest(clustering.clusters[number].owned, clustering.stored(number), allowed)
+    return cheapest(clustering.clusters[number].owned, clustering.stored(number), allowed, along)
 
 
 def _can_cut(clustering: Clustering, number: int) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fuser.ir.graph import Graph
+from fuser.passes.analysis import held_bytes, lifetimes
 from fuser.passes.candidate import Candidate, Refused, outside_values
 from fuser.passes.clusters import Cluster, Clustering
 from fuser.passes.groups import Tree
@@ -37,6 +38,8 @@ class _Repeat:
     number: int
     readers: Readers
     saved: float
+    freed: frozenset[str]
+    """What need not be stored any more."""
     is_whole: bool
     """Whether nothing is left of the cluster."""
 
@@ -64,23 +67,54 @@ def recompute_cheap(
                 touched |= involved
         if not chosen:
             return clustering
-        fitting = _fitting(chances, [], chosen, most_bytes)
+        fitting = _fitting(chances, _possible(chances, [], chosen), most_bytes)
         refused |= {repeat.ops for repeat in chosen if repeat not in fitting}
         clustering = _repeated(chances, fitting)
 
 
-def _fitting(
-    chances: _Chances, there: list[_Repeat], more: list[_Repeat], most_bytes: int
-) -> list[_Repeat]:
-    """Those that are there, and of the others as many as memory allows, the first ones first."""
-    after = _repeated(chances, [*there, *more])
-    if after.peak <= most_bytes and chances.allow(after):
+def _possible(chances: _Chances, there: list[_Repeat], more: list[_Repeat]) -> list[_Repeat]:
+    """Those that are there, and of the others as many as leave kernels that can be."""
+    if chances.allow(_repeated(chances, [*there, *more])):
         return [*there, *more]
     if len(more) == 1:
         return there
     half = len(more) // 2
-    there = _fitting(chances, there, more[:half], most_bytes)
-    return _fitting(chances, there, more[half:], most_bytes)
+    there = _possible(chances, there, more[:half])
+    return _possible(chances, there, more[half:])
+
+
+def _fitting(chances: _Chances, chosen: Sequence[_Repeat], most_bytes: int) -> list[_Repeat]:
+    """As many as memory allows, the first ones first.
+
+    What readers compute again needs its own sources until then, and is not held itself.
+    """
+    clustering = chances.clustering
+    graph, steps = clustering.program, clustering.steps
+    held, lives = held_bytes(graph, steps), lifetimes(graph, steps)
+    step_of = {number: step for step, number in enumerate(clustering.order)}
+    fitting: list[_Repeat] = []
+    for repeat in chosen:
+        last = max(step_of[reader] for reader in repeat.readers)
+        now = list(held)
+        for value in repeat.freed:
+            for step in range(lives[value][0], lives[value][1] + 1):
+                now[step] -= graph.bytes_of[value]
+        sources = outside_values([graph.by_name[name] for name in repeat.ops])
+        longer = [v for v in sources if v in graph.producers and v not in clustering.free]
+        for value in longer:
+            for step in range(lives[value][1] + 1, last + 1):
+                now[step] += graph.bytes_of[value]
+        if all(after <= max(most_bytes, before) for before, after in zip(held, now, strict=True)):
+            held = now
+            lives |= {value: (lives[value][0], max(lives[value][1], last)) for value in longer}
+            fitting.append(repeat)
+    # Others may run in another order then, which the steps do not know.
+    while fitting:
+        after = _repeated(chances, fitting)
+        if after.peak <= most_bytes and chances.allow(after):
+            break
+        fitting = fitting[: len(fitting) // 2]
+    return fitting
 
 
 @dataclass(frozen=True)
@@ -120,11 +154,14 @@ class _Chances:
             if len(again) > MAX_OPS or any(graph.by_name[name].reduced for name in again):
                 continue
             readers = self.readers(again, values)
+            if is_whole and again != frozenset().union(*readers.values()):
+                continue  # an op that nothing needs has to stay somewhere
             # What has one reader and leaves nothing behind is a merge, which was thought of.
             if len(readers) > is_whole and self.is_possible(number, readers):
-                saved = self.saving(number, readers, is_whole)
+                kept = self.still_stored(stored, readers)
+                saved = self.saving(number, readers, kept, is_whole)
                 if saved > 0:
-                    yield _Repeat(number, readers, saved, is_whole)
+                    yield _Repeat(number, readers, saved, stored - kept, is_whole)
 
     def readers(self, again: frozenset[str], values: frozenset[str]) -> Readers:
         """The clusters that read the values, none where one of them has to find them stored."""
@@ -146,11 +183,10 @@ class _Chances:
         era = self.clustering.era
         return len(readers) <= MAX_READERS and all(era(k) == era(number) for k in readers)
 
-    def saving(self, number: int, readers: Readers, is_whole: bool) -> float:
+    def saving(self, number: int, readers: Readers, kept: frozenset[str], is_whole: bool) -> float:
         """Predicted microseconds; 0 where a kernel cannot be."""
         clustering, judge = self.clustering, self.judge
         computed, stored = clustering.clusters[number].computed, clustering.stored(number)
-        kept = self.still_stored(stored, readers)
         if not is_whole and (not kept or not self.saves_bytes(stored - kept, readers)):
             return 0.0
         try:
@@ -192,8 +228,8 @@ class _Chances:
             }
             sources = outside_values([graph.by_name[name] for name in again])
             loaded = set(sources) - there - clustering.free
-            more += sum(map(clustering.size_of, loaded))
-        return more < (1 + len(readers)) * sum(map(clustering.size_of, values))
+            more += sum(map(graph.bytes_of.__getitem__, loaded))
+        return more < (1 + len(readers)) * sum(map(graph.bytes_of.__getitem__, values))
 
     def allow(self, after: Clustering) -> bool:
         """Whether all that became of the clusters can be kernels, those too that others have

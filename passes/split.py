@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
-from fuser.ir.dim import evaluate
 from fuser.ir.graph import Graph
 from fuser.passes.candidate import Candidate, Refused
 from fuser.passes.clusters import Cluster, Clustering, leaving
@@ -42,7 +41,7 @@ class Cut:
 def cuts(graph: Graph, ops: Collection[str], stored: Collection[str]) -> Iterator[Cut]:
     """Every cut, from the first op on."""
     names = sorted(ops, key=graph.position.__getitem__)
-    size = {name: evaluate(graph.by_name[name].type.bytes, graph.hints) for name in names}
+    size = graph.bytes_of
     last = {
         name: max(
             (graph.position[r.name] for r in graph.readers[name] if r.name in ops),

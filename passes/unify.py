@@ -286,6 +286,7 @@ class _Unifier:
         """
         waiting = list(self.index.items())
         seen: set[object] = set()
+        """Ops and other indices than their own at which they are computed."""
         while waiting:
             name, index = waiting.pop()
             for operand in self.ops[name].operands:
@@ -293,14 +294,20 @@ class _Unifier:
                     continue
                 producer = self.ops[operand.value]
                 wanted = through(operand.map, index, self.sizes)
+                own = result_index(producer, self.index[producer.name])
+                if wanted == own:
+                    continue
                 key = [a.key() for a in wanted]
+                if key == [a.key() for a in own]:
+                    continue
                 if producer.name not in self.after_reduction:
                     if (producer.name, *key) not in seen:
                         seen.add((producer.name, *key))
                         waiting.append((producer.name, wanted))
-                        if self.most_values is not None and len(seen) > self.most_values:
+                        computed = len(self.ops) + len(seen)
+                        if self.most_values is not None and computed > self.most_values:
                             raise NoSpace(Reason.TOO_MANY_OPS, f"over {self.most_values} values")
-                elif key != [a.key() for a in result_index(producer, self.index[producer.name])]:
+                else:
                     raise NoSpace(
                         Reason.OTHER_SPACE, f"{name} reads {producer.name} of another row"
                     )

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from fuser.device import device_spec
-from fuser.ir.dim import evaluate
 from fuser.ir.graph import Graph, Op
 from fuser.ir.kernel import Configuration, RegionKernels, Resources
 from fuser.ir.plan import FusionPlan
@@ -60,7 +59,7 @@ def operation(op: Op) -> str:
 
 def value_bytes(graph: Graph, name: str) -> int:
     """Bytes of the whole value, with size hints in place of unknown sizes."""
-    return evaluate(graph.values[name].type.bytes, graph.hints)
+    return graph.bytes_of[name]
 
 
 def most(resources: Sequence[Resources]) -> Resources | None:

@@ -53,6 +53,8 @@ class Explanation:
     """Why a plan is as it is: `str` is the report, `edges` the same as data."""
 
     plan: FusionPlan
+    notes: str = ""
+    """What else was decided about calls, at the end of the report."""
 
     @cached_property
     def edges(self) -> tuple[Verdict, ...]:
@@ -74,7 +76,8 @@ class Explanation:
         return sum(pairs.values())
 
     def __str__(self) -> str:
-        return to_explanation(self.plan)
+        text = to_explanation(self.plan)
+        return f"{text}\n\n{self.notes}" if self.notes else text
 
 
 def to_explanation(plan: FusionPlan) -> str:

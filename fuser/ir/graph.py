@@ -8,12 +8,12 @@ what has no generated form. Views are index maps on the edges and are never ops.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from fuser.ir.dim import Dim, product, python_text
+from fuser.ir.dim import Dim, evaluate, product, python_text
 from fuser.ir.dtype import DType
 from fuser.ir.index_map import IDENTITY, IndexMap, Shape, Step, same_shape
 
@@ -203,6 +203,13 @@ class Op:
     effect: Effect = Effect.NONE
     origin: str = ""
     """The call of the program that the op is a part of; ops it was decomposed into share it."""
+    reads: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """The values the op reads, each once, in operand order."""
+
+    def __post_init__(self) -> None:
+        source = self.arguments if self.is_opaque else self.operands
+        reads = dict.fromkeys(o.value for o in source if isinstance(o, Argument))
+        object.__setattr__(self, "reads", tuple(reads))
 
     @property
     def is_opaque(self) -> bool:
@@ -212,12 +219,6 @@ class Op:
     def type(self) -> TensorType:
         """The type of the only result (generated ops have exactly one)."""
         return self.results[0].type
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The values the op reads, each once, in operand order."""
-        source = self.arguments if self.is_opaque else self.operands
-        return tuple(dict.fromkeys(o.value for o in source if isinstance(o, Argument)))
 
     def attribute(self, name: str) -> Any:
         return dict(self.attributes)[name]
@@ -298,6 +299,11 @@ class Graph:
     @cached_property
     def output_values(self) -> frozenset[str]:
         return frozenset(o.argument.value for o in self.outputs if o.argument is not None)
+
+    @cached_property
+    def bytes_of(self) -> Mapping[str, int]:
+        """Value name to its bytes, with hints for unknown sizes."""
+        return {name: evaluate(value.type.bytes, self.hints) for name, value in self.values.items()}
 
     @cached_property
     def hints(self) -> Mapping[str, int]:

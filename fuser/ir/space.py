@@ -32,6 +32,8 @@ class Affine:
     offset: Dim = 0
 
     def scaled(self, step: Dim, offset: Dim) -> Affine:
+        if step == 1 and offset == 0:
+            return self
         if step == 0:
             return Affine((), offset)
         return Affine(
@@ -40,6 +42,8 @@ class Affine:
         )
 
     def plus(self, other: Affine) -> Affine:
+        if not self.terms and self.offset == 0:
+            return other
         merged: dict[str, Dim] = dict(self.terms)
         for axis, coefficient in other.terms:
             merged[axis] = add(merged.get(axis, 0), coefficient)

@@ -12,6 +12,7 @@ import linecache
 import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -22,8 +23,10 @@ from fuser.ir.kernel import RegionKernels
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Region
 from fuser.log import get_logger, warn_once
+from fuser.runtime.direct import LaunchCounts
 from fuser.runtime.interpreter import is_interpreting
-from fuser.runtime.launcher import Launcher
+from fuser.runtime.kernel import Miss, Place
+from fuser.runtime.launcher import Launcher, current_stream
 from fuser.runtime.sizes import number_at, shape_at, symbol_values
 from fuser.runtime.unfused import in_planned_layout, run_ops, view
 
@@ -45,6 +48,9 @@ class Program(Protocol):
 
     @property
     def constants(self) -> tuple[str, ...]: ...
+
+    @property
+    def gpu(self) -> str: ...
 
 
 def should_run_unfused(graph: Graph) -> bool:
@@ -69,6 +75,20 @@ def _runs_kernels(device: str) -> bool:
     return device.startswith("cuda") or is_interpreting()
 
 
+def _gpu_functions() -> dict[str, Callable[..., Any]]:
+    """What the host program calls on a GPU, in the cheapest form that this torch has."""
+    guards = getattr(torch._C._dynamo, "guards", None)
+
+    def empty_on_gpu(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
+
+    return {
+        "current_gpu": getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device),
+        "current_stream": current_stream,
+        "empty_on_gpu": getattr(guards, "_empty_strided_cuda", empty_on_gpu),
+    }
+
+
 class Executable:
     """`executable(inputs)` runs the graph; `walk` does so step by step, for an observer."""
 
@@ -85,12 +105,13 @@ class Executable:
         self.constants = tuple(constants)
         self.fallbacks: dict[str, KernelCompilationError] = {}
         """The regions that run unfused, by name, with the reason."""
+        self.counts = LaunchCounts()
         self.regions = {
-            entry.region: _RegionRunner(plan, entry, self.fallbacks) for entry in self.kernels
+            entry.region: _RegionRunner(plan, entry, self.fallbacks, self.counts)
+            for entry in self.kernels
         }
         self.call = self.bind()
-        # Asks AOTAutograd for the calling convention in which the callee frees its inputs.
-        self._boxed_call = True
+        """The host program: takes the inputs in a list, which it empties."""
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         results: tuple[Any, ...] = self.call(inputs if isinstance(inputs, list) else list(inputs))
@@ -105,12 +126,15 @@ class Executable:
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         names: dict[str, Any] = {"__name__": f"fuser_host_{self.plan.graph.name}"}
         names["planned_layout"] = in_planned_layout
+        names.update(_gpu_functions())
         names.update(self.program.bindings)
         names.update(zip(self.program.constants, self.constants, strict=True))
         for runner in self.regions.values():
-            names.update(runner.launches)
+            names.update(runner.launches(self.program.gpu))
         exec(compile(source, file, "exec"), names)
         call: Callable[[list[Any]], tuple[Any, ...]] = names["call"]
+        # Asks AOTAutograd for the calling convention in which the callee frees its inputs.
+        call._boxed_call = True  # type: ignore[attr-defined]
         return call
 
     def walk(self, inputs: Sequence[Any], observer: Observer) -> tuple[Any, ...]:
@@ -157,7 +181,11 @@ class _RegionRunner:
     """The kernels of one region, and its ops in their place once a kernel has failed."""
 
     def __init__(
-        self, plan: FusionPlan, entry: RegionKernels, fallbacks: dict[str, KernelCompilationError]
+        self,
+        plan: FusionPlan,
+        entry: RegionKernels,
+        fallbacks: dict[str, KernelCompilationError],
+        counts: LaunchCounts,
     ) -> None:
         self.graph = plan.graph
         self.region = plan.by_name[entry.region]
@@ -165,55 +193,47 @@ class _RegionRunner:
         self.symbols = tuple(symbol.name for symbol in plan.graph.symbols)
         self.device = plan.graph.values[self.region.outputs[0]].type.device
         self.specs = entry.kernels
-        self.launchers = tuple(Launcher(s, self.device, self.symbols) for s in entry.kernels)
+        self.launchers = tuple(
+            Launcher(spec, self.device, self.symbols, counts=counts) for spec in entry.kernels
+        )
         self.is_out_of_reach = not _runs_kernels(self.device)
-        self.launches: dict[str, Callable[..., None]] = {
-            spec.name: self.guarded(position) for position, spec in enumerate(self.specs)
-        }
         # What the region's launches of one call were given, for the thread that makes the call.
-        self.calls = threading.local()
+        calls = threading.local()
+        places = [Place(position, len(self.specs)) for position in range(len(self.specs))]
+        self.functions = tuple(
+            launcher.launch_with(partial(self.missed, place), place, calls)
+            for launcher, place in zip(self.launchers, places, strict=True)
+        )
+
+    def launches(self, gpu: str) -> dict[str, Callable[..., None]]:
+        """The launch function of each kernel by its name, as the host program calls it.
+
+        On `gpu`, which the program has made the current one, it is given the stream.
+        """
+        found: dict[str, Callable[..., None]] = {}
+        for launcher, function in zip(self.launchers, self.functions, strict=True):
+            if self.device != gpu:
+                function = launcher.finding_stream(function)
+            found[launcher.spec.name] = function
+        return found
 
     @property
     def is_unfused(self) -> bool:
         return self.is_out_of_reach or self.region.name in self.fallbacks
 
-    def guarded(self, position: int) -> Callable[..., None]:
-        """The launcher of one kernel as the host program calls it."""
-        launcher = self.launchers[position]
-        if len(self.launchers) > 1:
-            return lambda *values: self.step(position, values)
-
-        def launch(*values: Any) -> None:
-            if not self.is_unfused:
-                try:
-                    return launcher(*values)
-                except KernelCompilationError as error:
-                    self.fail(error)
-            self.step(0, values)
-
-        return launch
-
-    def step(self, position: int, values: tuple[Any, ...]) -> None:
-        """One launch of several, or of a failed region: the last one finishes the region."""
-        if position == 0:
-            self.calls.seen = {}
-        seen: dict[str, torch.Tensor] = self.calls.seen
-        arguments = self.specs[position].arguments
-        seen.update(
-            (argument.name, given)
-            for argument, given in zip(arguments, values, strict=False)
-            if argument.kind == "buffer"
-        )
+    def missed(self, place: Place, miss: Miss) -> None:
+        """A launch that is the first of its kind, or one of a region that runs unfused."""
         if not self.is_unfused:
             try:
-                self.launchers[position](*values)
+                return self.launchers[place.position].miss(miss)
             except KernelCompilationError as error:
                 self.fail(error)
-        if position == len(self.launchers) - 1:
-            del self.calls.seen
-            if self.is_unfused:
-                symbols = dict(zip(self.symbols, values[len(arguments) :], strict=True))
-                self.run_unfused(seen, symbols)
+        if place.position == place.count - 1:
+            seen: dict[str, torch.Tensor] = {}
+            for spec, arguments in zip(self.specs, miss.given, strict=True):
+                named = zip(spec.arguments, arguments, strict=True)
+                seen.update((a.name, given) for a, given in named if a.kind == "buffer")
+            self.run_unfused(seen, dict(zip(self.symbols, miss.symbols, strict=True)))
 
     def run_unfused(self, seen: Tensors, symbols: Mapping[str, int]) -> None:
         """Compute the region's outputs, which are allocated, op by op."""
@@ -225,6 +245,8 @@ class _RegionRunner:
 
     def fail(self, error: KernelCompilationError) -> None:
         self.fallbacks[self.region.name] = error
+        for launcher in self.launchers:
+            launcher.variants.clear()  # so that every launch is a miss
         get_logger("runtime.executable").warning(
             "%s runs unfused from now on: %s", self.region.name, error
         )
@@ -236,7 +258,9 @@ class _RegionRunner:
         }
         scratch: dict[str, torch.Tensor] = {}
         trailing = [symbols[name] for name in self.symbols]
-        for spec in self.specs:
+        for spec, launcher, function in zip(
+            self.specs, self.launchers, self.functions, strict=True
+        ):
             values: list[Any] = []
             for argument in spec.arguments:
                 if argument.kind == "size":
@@ -249,7 +273,7 @@ class _RegionRunner:
                         kind = TensorType(argument.dtype, (argument.size,), (1,), self.device)
                         scratch[argument.name] = self.empty(kind, symbols)
                     values.append(scratch[argument.name])
-            self.launches[spec.name](*values, *trailing)
+            launcher.finding_stream(function)(*values, *trailing)
         return stored
 
     def empty(self, kind: TensorType, symbols: Mapping[str, int]) -> torch.Tensor:

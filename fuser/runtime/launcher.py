@@ -1,8 +1,7 @@
-"""Calling one kernel: tensors and sizes in, a launch on the current stream out.
+"""Compiling and calling one kernel: tensors and sizes in, a launch on the current stream out.
 
-Everything that does not change between calls is worked out once: constants, grid, index width and,
-for each alignment of the arguments, the compiled kernel. A call like an earlier one only reads
-addresses and looks up a dictionary.
+The launch function of `fuser.runtime.kernel` does what every call needs; a launcher compiles the
+variants that it asks for. In Triton's interpreter there is nothing to compile.
 """
 
 from __future__ import annotations
@@ -15,22 +14,26 @@ import triton
 import triton.language as tl
 
 from fuser.errors import KernelCompilationError
-from fuser.ir.dim import Dim, python_text
-from fuser.ir.kernel import Configuration, GridAxis, KernelSpec
+from fuser.ir.kernel import Configuration, KernelSpec
 from fuser.log import get_logger
 from fuser.runtime.cache import triton_cache
+from fuser.runtime.direct import Grid, LaunchCounts, Variant, first_launch
 from fuser.runtime.interpreter import is_interpreting, repair
+from fuser.runtime.kernel import ALONE, WIDE_EXTENT, Miss, Place, geometry_texts, launch_function
 from fuser.runtime.loader import load, source_path
 from fuser.runtime.sizes import function_of
 
-__all__ = ["Choose", "Launcher", "choose", "compile_options", "constants_of"]
+__all__ = [
+    "WIDE_EXTENT",
+    "Choose",
+    "Launcher",
+    "choose",
+    "compile_options",
+    "constants_of",
+    "current_stream",
+]
 
 Choose: TypeAlias = Callable[[KernelSpec], Configuration]
-
-WIDE_EXTENT = 2**31
-"""Element offsets from here on need 64-bit indices."""
-
-_IS_HIP = torch.version.hip is not None
 
 # What Triton would do faster but not as eager does: contract a multiplication and an addition into
 # one rounding, and let library functions treat numbers below the smallest normal one as zero.
@@ -64,6 +67,16 @@ def compile_options(spec: KernelSpec, configuration: Configuration, target: Any)
     return {name: value for name, value in wanted.items() if hasattr(known, name)}
 
 
+def _current_stream(device: int) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+current_stream: Callable[[int], int] = getattr(
+    torch._C, "_cuda_getCurrentRawStream", _current_stream
+)
+"""The handle of the stream on which work for a GPU is enqueued now."""
+
+
 class Launcher:
     """`launcher(*arguments, *symbols)`: the kernel's arguments in the order of `spec.arguments`,
     then the values of the graph's size symbols in the order in which they were named here."""
@@ -74,32 +87,62 @@ class Launcher:
         device: str | torch.device,
         symbols: Sequence[str] = (),
         choose: Choose = choose,
+        counts: LaunchCounts | None = None,
     ) -> None:
         self.spec = spec
         self.device = torch.device(device)
         self.configuration = choose(spec)
-        self.argument_count = len(spec.arguments)
+        self.symbols = tuple(symbols)
+        self.counts = counts if counts is not None else LaunchCounts()
         self.buffers = tuple(k for k, a in enumerate(spec.arguments) if a.kind != "size")
-        self.sizes = tuple(k for k, a in enumerate(spec.arguments) if a.kind == "size")
         self.outputs = tuple(k for k, a in enumerate(spec.arguments) if a.is_output)
         self.geometry = _geometry(spec, self.configuration, symbols)
-        self.variants: dict[int, Callable[..., None]] = {}
+        self.variants: dict[Any, Variant] = {}
         self.is_interpreted = is_interpreting()
         if self.is_interpreted:
             repair()
+        self.launch = self.launch_with(self.miss)
 
     def __call__(self, *values: Any) -> None:
-        arguments = values[: self.argument_count]
-        grid, is_wide = self.geometry(*values[self.argument_count :])
-        if 0 in grid or self.writes_nothing(arguments):
-            return
-        if self.is_interpreted:
-            self.interpret(arguments, grid, is_wide)
-        elif self.device.index is None or torch.cuda.current_device() == self.device.index:
-            self.launch(arguments, grid, is_wide)
-        else:
+        self.finding_stream(self.launch)(*values)
+
+    def finding_stream(self, launch: Callable[..., None]) -> Callable[..., None]:
+        """One of this launcher's launch functions without its first argument: on the kernel's
+        device, whichever is the current one, and on the stream that is current there."""
+
+        def found(*values: Any) -> None:
+            if self.device.type != "cuda":
+                return launch(None, *values)
             with torch.cuda.device(self.device):
-                self.launch(arguments, grid, is_wide)
+                return launch(current_stream(torch.cuda.current_device()), *values)
+
+        return found
+
+    def launch_with(
+        self, missed: Callable[[Miss], None], place: Place = ALONE, calls: Any = None
+    ) -> Callable[..., None]:
+        """`launch(stream, *arguments, *symbols)`; what it has no variant for goes to `missed`."""
+        if not self.is_interpreted:
+            return launch_function(
+                *(self.spec, self.configuration, self.symbols, self.variants, missed),
+                *(self.device, place, calls),
+            )
+        count = len(self.spec.arguments)
+
+        def launch(stream: Any, *values: Any) -> None:
+            arguments, symbols = values[:count], values[count:]
+            given = [arguments]
+            if place.position:
+                given = [*calls.given, arguments]
+            if place.position < place.count - 1:
+                calls.given = given
+            elif place.count > 1:
+                del calls.given
+            grid, is_wide = self.geometry(*symbols)
+            if 0 not in grid and not self.writes_nothing(arguments):
+                missed(Miss(None, grid, is_wide, 0, arguments, symbols, given))
+
+        return launch
 
     def writes_nothing(self, arguments: Sequence[Any]) -> bool:
         for position in self.outputs:
@@ -107,30 +150,22 @@ class Launcher:
                 return False
         return bool(self.outputs)
 
-    def launch(self, arguments: Sequence[Any], grid: tuple[int, int, int], is_wide: bool) -> None:
-        """Launch the variant for these arguments, on the current device."""
-        passed = list(arguments)
-        key = int(is_wide)
+    def miss(self, miss: Miss) -> None:
+        """Make the variant that a launch needs and launch it, on the current device."""
+        if self.is_interpreted:
+            return self.interpret(miss)
+        constants = constants_of(self.spec, self.configuration, miss.is_wide)
+        compiled = self.compile(miss.arguments, constants)
+        addresses = list(miss.arguments)
         for position in self.buffers:
-            address = passed[position].data_ptr()
-            passed[position] = address
-            key = key << 1 | (address & 15 == 0)
-        for position in self.sizes:
-            size = passed[position]
-            key = key << 3 | (size == 1) << 2 | (size % 16 == 0) << 1 | (size >= WIDE_EXTENT)
-        if _IS_HIP:
-            # AMD's compiler also makes use of allocations under 2 GiB.
-            for position in self.buffers:
-                key = key << 1 | (arguments[position].untyped_storage().nbytes() < WIDE_EXTENT)
-        variant = self.variants.get(key)
-        if variant is None:
-            variant = self.variants[key] = self.compile(arguments, is_wide)
-        variant(grid, passed)
+            addresses[position] = addresses[position].data_ptr()
+        self.variants[miss.key] = first_launch(
+            compiled, constants, self.counts, miss.grid, miss.stream, addresses
+        )
 
-    def compile(self, arguments: Sequence[Any], is_wide: bool) -> Callable[..., None]:
+    def compile(self, arguments: Sequence[Any], constants: Sequence[Any]) -> Any:
         """Compile and load the kernel for arguments like these."""
         self.check_devices(arguments)
-        constants = constants_of(self.spec, self.configuration, is_wide)
         function = load(self.spec)
         try:
             target = triton.runtime.driver.active.get_current_target()
@@ -145,11 +180,7 @@ class Launcher:
             "%s: %s registers, %s spilled, %s bytes shared",
             *(self.spec.name, compiled.n_regs, compiled.n_spills, compiled.metadata.shared),
         )
-
-        def run(grid: tuple[int, int, int], passed: list[Any]) -> None:
-            compiled[grid](*passed, *constants)
-
-        return run
+        return compiled
 
     def check_devices(self, arguments: Sequence[Any]) -> None:
         """Refuse addresses that the kernel cannot reach; alike arguments are alike in this too."""
@@ -160,12 +191,12 @@ class Launcher:
                 cause = f"argument {name} is on {found} and the kernel runs on {self.device}"
                 raise KernelCompilationError(kernel=self.spec.name, cause=cause)
 
-    def interpret(self, arguments: Sequence[Any], grid: tuple[int, ...], is_wide: bool) -> None:
+    def interpret(self, miss: Miss) -> None:
         """Run the kernel in Triton's interpreter, where an unfit kernel fails only as it runs."""
-        constants = constants_of(self.spec, self.configuration, is_wide)
+        constants = constants_of(self.spec, self.configuration, miss.is_wide)
         function = load(self.spec)
         try:
-            function[grid](*arguments, *constants)
+            function[miss.grid](*miss.arguments, *constants)
         except Exception as error:
             if isinstance(error.__cause__, IndexError):
                 # The program's own mistake, found by `check_index`: eager raises the same.
@@ -180,21 +211,7 @@ class Launcher:
 
 def _geometry(
     spec: KernelSpec, configuration: Configuration, symbols: Sequence[str]
-) -> Callable[..., tuple[tuple[int, int, int], bool]]:
+) -> Callable[..., tuple[Grid, bool]]:
     """A function from the symbols' values to the grid and whether indices are wide."""
-    axes = [_programs(axis, configuration) for axis in spec.grid]
-    axes += ["1"] * (3 - len(axes))
-    is_wide = f"({python_text(spec.extent)}) >= {WIDE_EXTENT}"
-    dims: list[Dim] = [spec.extent, *(axis.size for axis in spec.grid)]
-    text = f"(({', '.join(axes)}), {is_wide})"
-    if not all(isinstance(dim, int) for dim in dims):
-        return function_of(symbols, text)
-    fixed = function_of((), text)()
-    return lambda *_: fixed
-
-
-def _programs(axis: GridAxis, configuration: Configuration) -> str:
-    size = python_text(axis.size)
-    if axis.block is None:
-        return size
-    return f"-(-({size}) // {configuration.block(axis.block)})"
+    grid, is_wide = geometry_texts(spec, configuration)
+    return function_of(symbols, f"(({', '.join(grid)}), {is_wide})")

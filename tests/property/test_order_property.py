@@ -321,7 +321,6 @@ def seconds(graph: Graph) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="20 to 35 s on one slow core since registers are predicted", strict=False)
 @pytest.mark.parametrize("make", [layers, tangle, star])
 def test_ten_thousand_ops_are_planned_in_time(make: Callable[[int], Graph]) -> None:
     half, whole = seconds(make(5000)), seconds(make(10000))

@@ -251,8 +251,9 @@ def test_predictions_that_fail_are_rows_with_the_reason(monkeypatch: pytest.Monk
 @pytest.mark.skipif(not is_interpreting(), reason="needs kernels on the CPU")
 def test_a_call_is_split_into_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     overhead = load("overhead")
-    monkeypatch.setattr(overhead, "empty_launches", lambda number, tensor: lambda: None)
-    compared = load("candidates").candidates(("fused",), ("eager",))
+    # The interpreter launches nothing.
+    monkeypatch.setattr(overhead, "bare_launches", lambda graphs, call: ((lambda: None), 4))
+    compared = load("candidates").candidates(("fused",), ("eager", "fuser-graphs"))
     with torch.no_grad():
         row = overhead.measured_row(
             overhead.PROGRAMS[0], compared, StandIn(), "cpu", lambda text: None
@@ -262,6 +263,9 @@ def test_a_call_is_split_into_its_parts(monkeypatch: pytest.MonkeyPatch) -> None
     assert found["kernels"] >= 4
     parts = [found[f"{part}_us"] for part in ("guards", "entry", "launches", "rest")]
     assert sum(parts) == found["host_us"]
+    assert found["beyond_us"] == found["entry_us"] + found["rest_us"]
+    assert found["indirect_launches"] == {}
+    assert "none, its tensors are on the CPU" in overhead.row_text(row)
 
 
 @pytest.mark.parametrize("backend", ["no_work", "no_host_program"])

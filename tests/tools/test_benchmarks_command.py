@@ -80,6 +80,7 @@ def prediction_rows() -> list[dict[str, Any]]:
 def overhead_rows() -> list[dict[str, Any]]:
     split = {"kernels": 4, "original_calls": 0}
     split |= {"guards_us": 5.0, "entry_us": 6.0, "launches_us": 7.0, "rest_us": 8.0}
+    split |= {"beyond_us": 14.0, "indirect_launches": {}}
     times = {"host_us": 26.0, "call_us": 30.0}
     found = {"fuser": times | split, "eager": times, "inductor": {"error": "ValueError: no"}}
     return [{"name": "four_kernels", "candidates": found}]
@@ -171,7 +172,7 @@ def test_candidates_are_parsed_in_order_and_once() -> None:
     found = load("candidates").candidates(options.precision, options.against)
     assert [item.name for item in found] == ["fuser-eager", "fuser", "inductor", "eager"]
     defaults = load("__main__")._parser().parse_args(["overhead"])
-    assert defaults.against == ("eager", "inductor", "inductor-graphs")
+    assert defaults.against == ("fuser-graphs", "eager", "inductor", "inductor-graphs")
     assert defaults.precision == ("fused",)
 
 
@@ -238,7 +239,7 @@ SHOWN = {
     "overhead": [
         "| four_kernels | fuser | 26.0 | 30.0 |\n",
         "| four_kernels | inductor | failed |  |\n",
-        "| four_kernels | 4 | 0 | 5.0 | 6.0 | 7.0 | 8.0 |\n",
+        "| four_kernels | 4 | 0 | 5.0 | 6.0 | 7.0 | 8.0 | 14.0 |\n",
     ],
     "prediction": [
         "| flat | 2 | 1.00 | 1.05 | 1.20 |\n",
@@ -280,9 +281,12 @@ def test_a_table_goes_between_the_marks_of_a_document(
     assert document.read_text() == "no marks\n"
 
 
-@pytest.mark.parametrize("suite", ["kernels", "overhead", "prediction"])
-def test_the_page_of_figures_has_a_place_for_each_suite(suite: str) -> None:
-    text = (ROOT / "docs" / "hardware.md").read_text()
+@pytest.mark.parametrize(
+    ("suite", "page"),
+    [("kernels", "hardware"), ("prediction", "hardware"), ("overhead", "overhead")],
+)
+def test_the_figures_of_each_suite_have_a_place(suite: str, page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
     assert text.count(f"<!-- table: {suite} -->") == text.count(f"<!-- end: {suite} -->") == 1
 
 

@@ -192,7 +192,7 @@ def test_other_errors_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         raise torch.OutOfMemoryError("no memory")
 
     for runner in executable.regions.values():
-        monkeypatch.setattr(type(runner.launchers[0]), "__call__", out_of_memory)
+        monkeypatch.setattr(type(runner.launchers[0]), "miss", out_of_memory)
     with pytest.raises(torch.OutOfMemoryError):
         executable([random(6, 8), random(5, 8)])
 

@@ -18,9 +18,9 @@ from triton.backends.compiler import GPUTarget
 
 from fuser.errors import KernelCompilationError
 from fuser.ir.kernel import Configuration, GridAxis, KernelArgument, KernelSpec
-from fuser.runtime import launcher as launcher_module
 from fuser.runtime.launcher import Launcher, compile_options, constants_of
 from fuser.runtime.loader import load, source_path
+from support.played import PlayedFunction, play
 from support.runtime import DEVICE, buffer, cache_in, elementwise, needs_kernels, spec_of
 
 s0 = sympy.Symbol("s0", integer=True, positive=True)
@@ -151,34 +151,10 @@ def constants(result, INDEX_TYPE: tl.constexpr, BASE: tl.constexpr, XBLOCK: tl.c
 # **** on a GPU, with Triton's part played ****
 
 
-class PlayedFunction:
-    """Takes Triton's place: counts compilations and records launches."""
-
-    def __init__(self) -> None:
-        self.compiled: list[dict[str, Any]] = []
-        self.launched: list[tuple[Any, ...]] = []
-        self.n_regs, self.n_spills = 32, 0
-
-    @property
-    def metadata(self) -> Any:
-        return type("Metadata", (), {"shared": 0})
-
-    def warmup(self, *values: Any, **options: Any) -> PlayedFunction:
-        self.compiled.append({"values": values, **options})
-        return self
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return lambda *values: self.launched.append((grid, *values))
-
-
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> PlayedFunction:
     function = PlayedFunction()
-    monkeypatch.setattr(launcher_module, "load", lambda spec: function)
-    monkeypatch.setattr(launcher_module, "is_interpreting", lambda: False)
-    driver = type("Driver", (), {})()
-    driver.get_current_target = lambda: GPUTarget("cuda", 90, 32)
-    monkeypatch.setattr(triton.runtime.driver, "_active", driver)
+    play(monkeypatch, function)
     return function
 
 
@@ -230,9 +206,9 @@ def test_what_triton_is_told(played: PlayedFunction) -> None:
 
 
 def test_a_tensor_that_the_kernel_cannot_reach(played: PlayedFunction) -> None:
-    launch = Launcher(spec_with_size(300), "cuda")
+    launch = Launcher(spec_with_size(300), "cuda:0")
     with pytest.raises(KernelCompilationError, match="argument x is on cpu"):
-        launch.launch((torch.randn(300), torch.empty(300), 300), (3, 1, 1), False)
+        launch.launch(0, torch.randn(300), torch.empty(300), 300)
     assert played.compiled == played.launched == []
 
 

@@ -21,7 +21,7 @@ from fuser.passes.analysis import eager_peak_bytes, op_by_op_peak_bytes, peak_by
 from fuser.passes.base import dependencies
 from fuser.passes.clusters import Cluster, Clustering
 from fuser.passes.groups import Tree
-from fuser.passes.memory import Allowed, within_peak
+from fuser.passes.memory import Allowed, Cheapest, within_peak
 from fuser.passes.pipeline import plan_graph
 from fuser.passes.split import Cut, cuts
 from support.compare import assert_matches_eager
@@ -174,9 +174,11 @@ def together(graph: Graph, *names: str) -> Clustering:
     return Clustering(graph, dependencies(graph), frozenset(), clusters)
 
 
-def narrowest(graph: Graph) -> Callable[[frozenset[str], frozenset[str], Allowed], Cut | None]:
-    def chosen(ops: frozenset[str], stored: frozenset[str], allowed: Allowed) -> Cut | None:
-        found = filter(allowed, cuts(graph, ops, stored))
+def narrowest(graph: Graph) -> Cheapest:
+    def chosen(
+        ops: frozenset[str], stored: frozenset[str], allowed: Allowed, along: Graph | None = None
+    ) -> Cut | None:
+        found = filter(allowed, cuts(along or graph, ops, stored))
         return min(found, key=lambda cut: cut.crossing, default=None)
 
     return chosen
