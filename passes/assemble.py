@@ -14,7 +14,7 @@ from fuser.ir.region import Cost, Reason, Region, RegionKind, Verdict
 from fuser.passes.candidate import outside_values
 from fuser.passes.clusters import Clustering
 from fuser.passes.partition import Partition, Proposal
-from fuser.passes.split import Cut
+from fuser.passes.split import Apart
 from fuser.passes.unify import argument_of, is_gather
 
 
@@ -90,8 +90,8 @@ class Verdicts:
     clustering: Clustering
     partition: Partition
     regions: Mapping[int, Region]
-    cuts: Sequence[tuple[Cut, str]]
-    """What was taken apart to stay within eager's memory, and what to say of it."""
+    taken_apart: Sequence[Apart]
+    """What the partition had merged, the last word first."""
 
     @property
     def graph(self) -> Graph:
@@ -138,9 +138,10 @@ class Verdicts:
             return Verdict(*edge, False, self.partition.cuts[edge], "", gain)
         if is_gather(consumer) and argument_of(consumer, 0).value == producer.name:
             return Verdict(*edge, False, Reason.DATA_DEPENDENT_READ, "", gain)
-        for cut, detail in self.cuts:
-            if producer.name in cut.left and consumer.name in cut.right:
-                return Verdict(*edge, False, Reason.PEAK_MEMORY, detail, max(cut.cost_us, 0.0))
+        for apart in self.taken_apart:
+            if producer.name in apart.cut.left and consumer.name in apart.cut.right:
+                gain = max(apart.cut.cost_us, 0.0)
+                return Verdict(*edge, False, apart.reason, apart.detail, gain)
         if proposal is None or proposal.refusal is None:
             return Verdict(*edge, False, Reason.NO_GAIN, f"{gain:.1f} us", gain)
         if proposal.refusal.reason is Reason.CYCLE:

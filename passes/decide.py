@@ -18,6 +18,7 @@ from fuser.ir.rules import Requests
 from fuser.passes.analysis import eager_peak_bytes, op_by_op_peak_bytes
 from fuser.passes.assemble import Verdicts, regions_of, running_order
 from fuser.passes.base import NO_CUTS, NO_LIMITS, Cuts, Limits, in_canonical_order
+from fuser.passes.boundaries import move_boundaries
 from fuser.passes.candidate import Candidate, candidate_for
 from fuser.passes.groups import free_ops
 from fuser.passes.memory import Allowed, within_peak
@@ -25,7 +26,7 @@ from fuser.passes.partition import Partition
 from fuser.passes.recompute import recompute_cheap
 from fuser.passes.requested import Together, fuse_accompanied, fuse_pairs, must_fuse_error
 from fuser.passes.siblings import refused_siblings
-from fuser.passes.split import Cut, cheapest_cut, crossing_pairs
+from fuser.passes.split import Apart, Cut, cheapest_cut, crossing_pairs
 
 NO_REQUESTS = Requests()
 
@@ -78,6 +79,7 @@ def decide(
     refuse = partial(_refuse_memory, together)
     clustering, more = within_peak(clustering, max(eager, each), cheapest, refuse)
     judge = partial(partition.kernel, limits=limits)
+    clustering, moved = move_boundaries(clustering, judge, eager, together.allows)
     place = canonical.position
     wanted = recompute_cheap(clustering, judge, max(clustering.peak, eager), place)
     # What holds too much in the program's own order is cut before anything is repeated: a copy
@@ -90,9 +92,10 @@ def decide(
         found = recompute_cheap(clustering, judge, max(clustering.peak, most), place)
     regions = regions_of(found, partition)
     order = running_order(found, regions)
-    cuts_made = [*((cut, "") for cut in (*made, *more)), *((cut, OF_THIS_ORDER) for cut in last)]
-    verdicts = Verdicts(found, partition, regions, cuts_made)
-    notes = _Notes(cuts_made, wanted.kernels - found.kernels)
+    early = [Apart(cut, Reason.PEAK_MEMORY) for cut in (*made, *more)]
+    late = [Apart(cut, Reason.PEAK_MEMORY, OF_THIS_ORDER) for cut in last]
+    verdicts = Verdicts(found, partition, regions, [*late, *moved, *early])
+    notes = _Notes([*early, *late], wanted.kernels - found.kernels)
     noted = tuple(map(notes.on, regions.values()))
     return Decisions(noted, order, verdicts.all(), refused_siblings(verdicts))
 
@@ -101,16 +104,16 @@ def decide(
 class _Notes:
     """What was changed so that a plan holds no more memory than eager."""
 
-    made: Sequence[tuple[Cut, str]]
+    made: Sequence[Apart]
     lost: frozenset[frozenset[str]]
     """The ops of kernels that the plan would have in another order of the program."""
 
     def on(self, region: Region) -> Region:
         ops = set(region.ops)
         notes = [
-            f"cut to hold no more memory than eager{f', {detail}' if detail else ''}"
-            for cut, detail in self.made
-            if ops & (cut.left | cut.right)
+            f"cut to hold no more memory than eager{f', {apart.detail}' if apart.detail else ''}"
+            for apart in self.made
+            if ops & (apart.cut.left | apart.cut.right)
         ]
         if not notes and any(ops & kernel for kernel in self.lost):
             notes = [f"repeats less to hold no more memory than eager, {OF_THIS_ORDER}"]

@@ -37,9 +37,10 @@ def _proposed(verdicts: Verdicts) -> Iterator[SiblingVerdict]:
 
 def _cut(verdicts: Verdicts) -> Iterator[SiblingVerdict]:
     readers = verdicts.graph.readers
-    for cut, detail in verdicts.cuts:
+    for apart in verdicts.taken_apart:
+        cut = apart.cut
         if not any(r.name in cut.right for name in cut.left for r in readers[name]):
-            refusal = Refusal(Reason.PEAK_MEMORY, detail)
+            refusal = Refusal(apart.reason, apart.detail)
             found = _verdict(verdicts, cut.left, cut.right, refusal, cut.cost_us)
             if found is not None:
                 yield found

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from fuser.ir.graph import Graph
+from fuser.ir.region import Reason
 from fuser.passes.candidate import Candidate, Refused
 from fuser.passes.clusters import Cluster, Clustering, leaving
 from fuser.passes.groups import Tree
@@ -36,6 +37,15 @@ class Cut:
     """Bytes that are allocated once the right side runs."""
     cost_us: float = 0.0
     """Predicted microseconds of the two kernels less those of the one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Two sides that are not one kernel, and why."""
+
+    cut: Cut
+    reason: Reason
+    detail: str = ""
 
 
 def cuts(graph: Graph, ops: Collection[str], stored: Collection[str]) -> Iterator[Cut]:

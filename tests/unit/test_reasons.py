@@ -150,7 +150,8 @@ CASES: dict[Reason, Case] = {
         of(lambda x: (lambda y: y + y.sin())(x.exp())),
     ),
     Reason.OTHER_SPACE: Case(
-        of(lambda x: x.softmax(1).flip(0)), ("exp", "divide"), of(lambda x: x.softmax(1))
+        of(lambda x: x.softmax(1).flip(0)), ("divide", "copy"),
+        of(lambda x: x.exp().div(x).flip(0)),
     ),
     Reason.OTHER_REDUCTION: Case(
         of(lambda x: x.sum(0).amax(0)), ("sum", "amax"),
