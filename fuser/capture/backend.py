@@ -20,7 +20,6 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.utils import flatten_graph_inputs
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_module_simplified
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import CompileContext as DynamoContext
 from torch._guards import TracingContext
 
@@ -29,6 +28,7 @@ from fuser.capture.aliasing import overlap_check
 from fuser.capture.decomposition.table import decompositions
 from fuser.capture.registry import GraphRecord, current_caller
 from fuser.capture.second_order import untraced
+from fuser.capture.seeds import draws_seed, partition, share_seeds
 from fuser.errors import FuserError
 from fuser.log import get_logger, warn_once
 
@@ -139,8 +139,8 @@ class _Compilation:
                 # neither the compiler nor what it returns may be traced.
                 bw_compiler=untraced(self.backward),
                 inference_compiler=self.inference,
-                decompositions=decompositions(),
-                partition_fn=min_cut_rematerialization_partition,
+                decompositions=decompositions(self.options.get("random", "fused") == "fused"),
+                partition_fn=partition,
                 keep_inference_input_mutations=False,
             )
         except (FuserError, TorchDynamoException):  # ours, and Dynamo's requests to trace again
@@ -190,12 +190,15 @@ class _Compilation:
 
     def inference(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Runner:
         self.written = _written_inputs(_metadata(), len(self.inputs))
+        share_seeds(gm)
         return self.phase("inference", gm, example_inputs)
 
     def forward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Runner:
         metadata = _metadata()
         self.written = _written_inputs(metadata, len(self.inputs))
-        self.again = second_order.can_differentiate_again(self.module, metadata)
+        self.again = not draws_seed(gm) and second_order.can_differentiate_again(
+            self.module, metadata
+        )
         return self.phase("forward", gm, example_inputs)
 
     def backward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Runner:
