@@ -64,7 +64,7 @@ def plan(
     chosen = present_target() if target is None else device_spec(target).target
     given = dict(options or {})
     settings = options_from(given if rules is None else given | {"rules": rules})
-    graphs = capture_graph(model, args, kwargs, dynamic)
+    graphs = capture_graph(model, args, kwargs, dynamic, given)
     if not graphs:
         raise CaptureError(reason="the call runs no tensor operation", problem="graph-break")
     module, _, context = graphs[0]

@@ -45,6 +45,7 @@ from fuser.runtime.stopwatch import measure, tuning_memory
 from fuser.tune import tune
 
 PRECISIONS = ("fused", "eager")
+RANDOM = ("fused", "eager")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,13 @@ class Options:
     """What a user may choose; every field is a keyword of `fuser.compile`.
 
     `precision`: "fused" keeps float32 inside a region, "eager" rounds wherever eager rounds.
+    `random`: "fused" computes random numbers in kernels, "eager" leaves every draw to eager, whose
+    stream of numbers for a seed it then keeps.
     `rules`: what `fuser.must_fuse`, `fuser.no_fuse` and `fuser.assert_fused` return.
     """
 
     precision: str = "fused"
+    random: str = "fused"
     rules: tuple[FusionRule, ...] = ()
 
 
@@ -192,9 +196,10 @@ def options_from(given: Mapping[str, Any]) -> Options:
             function="compile", argument="mode", value=given["mode"], expected="no mode"
         )
     options = Options(**{name: value for name, value in given.items() if name in known})
-    if options.precision not in PRECISIONS:
-        raise InvalidArgument(
-            function="compile", argument="precision", value=options.precision,
-            expected=" or ".join(map(repr, PRECISIONS)), known=PRECISIONS,
-        )  # fmt: skip
+    for name, known in (("precision", PRECISIONS), ("random", RANDOM)):
+        if getattr(options, name) not in known:
+            raise InvalidArgument(
+                function="compile", argument=name, value=getattr(options, name),
+                expected=" or ".join(map(repr, known)), known=known,
+            )  # fmt: skip
     return dataclasses.replace(options, rules=check_rules("compile", options.rules))
