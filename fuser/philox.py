@@ -1,3 +1,5 @@
+# mypy: disable-error-code="no-untyped-call"
+# (`torch.library` has no types)
 """Random numbers as functions of a seed and a place: Philox 4x32 with ten rounds.
 
 In: a seed (an int64 tensor without dimensions), the number of the op in its graph, and a shape.
@@ -6,7 +8,7 @@ its key and `(i // 4, op, 0)` as its counter. Whoever computes an element, in wh
 the same number. float64 takes its lower bits from word `i % 4` of the counter `(i // 4, op, 1)`, so
 that it agrees with float32 in the leading 24.
 
-Out: the torch ops `fuser::draw_seed`, `fuser::uniform` and `fuser::normal`. What they do when called
+Out: the torch ops `fuser::seed`, `fuser::uniform` and `fuser::normal`. What they do when called
 is the reference that kernels are compared with (`fuser/runtime/device_random.py` is the same in
 Triton), in integer arithmetic that is exact on every device.
 """
@@ -19,7 +21,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["draw_seed", "normal", "uniform", "words"]
+__all__ = ["draw_seed", "normal", "seed", "uniform", "words"]
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -28,15 +30,17 @@ LOW_WORD = 0xFFFFFFFF
 
 _library = torch.library.Library("fuser", "DEF")
 # The tag says that two calls differ: it keeps its place among what draws random numbers.
-_library.define("draw_seed(Device device) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+_library.define("seed(Device device) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
 _PARAMETERS = "(Tensor seed, int number, SymInt[] size, *, ScalarType dtype, bool is_double=False)"
 _library.define(f"uniform{_PARAMETERS} -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 _library.define(f"normal{_PARAMETERS} -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 
 
-def _draw_seed(device: torch.device) -> torch.Tensor:
-    # Drawn on the device from its default generator: nothing waits, and a CUDA graph that replays
-    # this gets a new seed each time.
+def draw_seed(device: torch.device) -> torch.Tensor:
+    """A seed from the device's default generator: int64 [], drawn on the device.
+
+    Nothing waits for it, and a CUDA graph that is replayed draws another one each time.
+    """
     return torch.empty((), dtype=torch.int64, device=device).random_()
 
 
@@ -117,13 +121,13 @@ def _fake_numbers(
     return seed.new_empty(size, dtype=dtype)
 
 
-_library.impl("draw_seed", _draw_seed, "CompositeExplicitAutograd")
+_library.impl("seed", draw_seed, "CompositeExplicitAutograd")
 _library.impl("uniform", _uniform, "CompositeExplicitAutograd")
 _library.impl("normal", _normal, "CompositeExplicitAutograd")
-torch.library.register_fake("fuser::draw_seed", _fake_seed)
+torch.library.register_fake("fuser::seed", _fake_seed)
 torch.library.register_fake("fuser::uniform", _fake_numbers)
 torch.library.register_fake("fuser::normal", _fake_numbers)
 
-draw_seed: Any = torch.ops.fuser.draw_seed.default
+seed: Any = torch.ops.fuser.seed.default
 uniform: Any = torch.ops.fuser.uniform.default
 normal: Any = torch.ops.fuser.normal.default

@@ -28,7 +28,7 @@ from fuser.capture.aliasing import overlap_check
 from fuser.capture.decomposition.table import decompositions
 from fuser.capture.registry import GraphRecord, current_caller
 from fuser.capture.second_order import untraced
-from fuser.capture.seeds import draws_seed, partition, share_seeds
+from fuser.capture.seeds import is_random, partition, share_seeds
 from fuser.errors import FuserError
 from fuser.log import get_logger, warn_once
 
@@ -196,7 +196,7 @@ class _Compilation:
     def forward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Runner:
         metadata = _metadata()
         self.written = _written_inputs(metadata, len(self.inputs))
-        self.again = not draws_seed(gm) and second_order.can_differentiate_again(
+        self.again = not is_random(gm) and second_order.can_differentiate_again(
             self.module, metadata
         )
         return self.phase("forward", gm, example_inputs)

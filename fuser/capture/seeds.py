@@ -1,7 +1,7 @@
 """One seed a graph: what tracing leaves as a draw for each random op is drawn once.
 
-In: a graph, before it is split into forward and backward. Out: the same with one `draw_seed` for
-each device, shared by all random ops, which are told apart by their numbers. For the split, the
+In: a graph, before it is split into forward and backward. Out: the same with one seed for each
+device, shared by all random ops, which are told apart by their numbers. For the split, the
 seed is marked as saved and whatever is computed from it alone as recomputed, so that a backward
 pass makes a dropout's mask again from eight bytes.
 """
@@ -18,7 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from fuser import philox
 
-__all__ = ["draws_seed", "partition", "share_seeds"]
+__all__ = ["is_random", "partition", "share_seeds"]
 
 _RANDOM = (philox.uniform, philox.normal)
 _KEPT = "recompute"
@@ -28,26 +28,26 @@ _KEPT = "recompute"
 _CASTS = (torch.ops.prims.convert_element_type.default, torch.ops.aten._to_copy.default)
 
 
-def draws_seed(module: fx.GraphModule) -> bool:
-    return any(_is_draw(node) for node in module.graph.nodes)
+def is_random(module: fx.GraphModule) -> bool:
+    """Whether the graph makes random numbers from a seed."""
+    return any(node.target in _RANDOM for node in module.graph.nodes)
 
 
 def share_seeds(module: fx.GraphModule) -> None:
     """Change the graph in place; see the module's docstring."""
     first: dict[torch.device, fx.Node] = {}
-    draws = [node for node in module.graph.nodes if _is_draw(node)]
-    for number, node in enumerate(draws):
-        shared = first.setdefault(torch.device(node.args[0]), node)
-        for user in list(node.users):
-            assert user.target in _RANDOM, user
-            user.args = (shared, number, *user.args[2:])
-        if shared is not node:
-            module.graph.erase_node(node)
-        else:
-            node.meta[_KEPT] = CheckpointPolicy.MUST_SAVE
-            # It is no part of what eager does for the call that it was traced for.
-            node.meta.pop("original_aten", None)
-    if draws:
+    readers = [node for node in module.graph.nodes if node.target in _RANDOM]
+    for number, node in enumerate(readers):
+        seed: Any = node.args[0]
+        shared = first.setdefault(seed.meta["val"].device, seed)
+        node.args = (shared, number, *node.args[2:])
+        if shared is not seed:
+            module.graph.erase_node(seed)
+    for seed in first.values():
+        seed.meta[_KEPT] = CheckpointPolicy.MUST_SAVE
+        # It is no part of what eager does for the call that it was traced for.
+        seed.meta.pop("original_aten", None)
+    if readers:
         module.recompile()
 
 
@@ -64,7 +64,9 @@ def _recompute_from_seeds(joint: fx.GraphModule) -> None:
         if node.target in _RANDOM:
             made.add(node)
         elif node.op == "call_function" and _is_cheap(node) and node.all_input_nodes:
-            tensors = [x for x in node.all_input_nodes if isinstance(x.meta.get("val"), torch.Tensor)]
+            tensors = [
+                x for x in node.all_input_nodes if isinstance(x.meta.get("val"), torch.Tensor)
+            ]
             if tensors and made.issuperset(tensors):
                 made.add(node)
     for node in made:
@@ -75,7 +77,3 @@ def _recompute_from_seeds(joint: fx.GraphModule) -> None:
 def _is_cheap(node: fx.Node) -> bool:
     target: Any = node.target
     return target in _CASTS or torch.Tag.pointwise in getattr(target, "tags", ())
-
-
-def _is_draw(node: fx.Node) -> bool:
-    return node.op == "call_function" and node.target is philox.draw_seed

@@ -2,10 +2,10 @@
 # (a kernel's arguments are tiles, for which Triton has no types)
 """Random numbers for use inside kernels: the functions of `fuser/philox.py`, tile by tile.
 
-In: the seed, the op's number, a tile of row-major element numbers and the type of the result (tl.float32
-or tl.float64). Out: a tile of that type. One Philox call makes four numbers. Where `axis` is given,
-the tile has the numbers of every fourth element along it, each a multiple of four, and the result
-is four times as long there; elsewhere every element makes four and keeps one.
+In: the seed, the op's number, a tile of row-major element numbers and the type of the result
+(tl.float32 or tl.float64). Out: a tile of that type. One Philox call makes four numbers. Where
+`axis` is given, the tile has the numbers of every fourth element along it, each a multiple of four,
+and the result is four times as long there; elsewhere every element makes four and keeps one.
 
 Only operations that Triton's interpreter runs as well, so it needs no second version.
 """

@@ -2,8 +2,8 @@
 
 In: a model or function and the arguments of one call; copies are run, so the originals stay as they
 are. Out: a `Report`; the first difference beyond the tolerance raises `FusionMismatch` instead.
-Every run starts from the same seed. A program whose kernels make random numbers is compared with its
-own graphs run unfused, because eager's numbers are others.
+Every run starts from the same seed. A program whose kernels make random numbers is compared with
+its own graphs run unfused, because eager's numbers are others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from fuser.capture.backend import Backend, CompileContext
-from fuser.capture.seeds import draws_seed
+from fuser.capture.seeds import is_random
 from fuser.driver import compile_graph
 from fuser.errors import FusionMismatch, InvalidArgument
 from fuser.ir.dim import evaluate
@@ -71,7 +71,7 @@ def verify_program(
 def unfused(program: Callable[..., Any]) -> Callable[..., Any]:
     """The program with its graphs run call by call, random numbers the same functions of the seed
     as in kernels: what a fused random program is compared with."""
-    return torch.compile(program, backend=Backend(_as_captured, name="fuser_unfused"))  # type: ignore[no-any-return]
+    return torch.compile(program, backend=Backend(_as_captured, name="fuser_unfused"))
 
 
 def _as_captured(module: fx.GraphModule, _: Sequence[Any], __: CompileContext) -> fx.GraphModule:
@@ -108,7 +108,7 @@ class _Record:
     kernels: int = 0
     ops: int = 0
     is_random: bool = False
-    """Whether a graph draws a seed, so that its numbers are not those of eager."""
+    """Whether a graph makes random numbers from a seed: they are not those of eager."""
 
 
 def _compile_checked(
@@ -119,7 +119,7 @@ def _compile_checked(
 ) -> Callable[..., Any]:
     """Compile as usual, but run region by region and compare each."""
     compiled = compile_graph(module, inputs, context)
-    record.is_random |= draws_seed(module)
+    record.is_random |= is_random(module)
     executable, plan = compiled.executable, compiled.plan
     if executable is None or plan is None:
         record.notes.append(f"graph {context.graph_index} runs unfused: {compiled.reason}")

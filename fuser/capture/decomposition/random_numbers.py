@@ -1,10 +1,10 @@
 """Dropout and draws of random numbers as functions of a seed, which a kernel computes in place.
 
-In: the arguments of the aten call. Out: `fuser::draw_seed`, `fuser::uniform` or `fuser::normal`
-(`fuser/philox.py`), and pointwise ops. Each call draws a seed of its own here;
-`fuser/capture/seeds.py` makes that one seed a graph. Numbers are laid out in memory as eager lays out
-the result, so that neighbours in memory share a Philox call. A call that names a generator is left
-alone: its stream is the user's.
+In: the arguments of the aten call. Out: `fuser::seed` and `fuser::uniform` or `fuser::normal`
+(`fuser/philox.py`), and pointwise ops. Each call draws a seed of its own here, which
+`fuser/capture/seeds.py` makes one seed a graph. Numbers are laid out in memory as eager lays out the
+result, so that neighbours in memory share a Philox call. A call that names a generator is left alone:
+its stream is the user's.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -40,7 +40,7 @@ def _drawn(draw: Draw, size: Sequence[Any], dtype: torch.dtype, device: torch.de
     """Numbers in float64, or in float32 for every other type."""
     is_double = dtype is torch.float64
     computed = torch.float64 if is_double else torch.float32
-    seed = philox.draw_seed(device)
+    seed = philox.seed(device)
     return draw(seed, 0, list(size), dtype=computed, is_double=is_double)
 
 
@@ -109,9 +109,7 @@ def _creation_like(draw: Draw, finish: Callable[[Tensor, torch.dtype], Tensor]) 
 # **** distributions ****
 
 
-def uniform(
-    x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None
-) -> Tensor:
+def uniform(x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Tensor:
     if generator is not None or not x.is_floating_point():
         return NotImplemented
     numbers = _drawn_like(philox.uniform, x, x.dtype, x.device)
@@ -134,16 +132,14 @@ def normal_like(x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: An
 
 def normal_of(mean: Any, std: Any = 1.0, *, generator: Any = None) -> Tensor:
     """The mean, the deviation or both are tensors."""
-    given = [x for x in (mean, std) if isinstance(x, Tensor)]
-    if generator is not None or not all(x.is_floating_point() for x in given):
+    like, *others = [x for x in (mean, std) if isinstance(x, Tensor)]
+    if generator is not None or not like.is_floating_point():
         return NotImplemented
-    if len(given) == 2 and given[0].dtype != given[1].dtype:
+    if any(x.dtype != like.dtype or x.shape != like.shape for x in others):
         return NotImplemented
-    like = given[0] if len(given) == 1 else aten.expand.default(
-        given[0], list(torch.broadcast_shapes(given[0].shape, given[1].shape))
-    )  # fmt: skip
     scaled = aten.mul.Tensor(_standard(like), wide(std) if isinstance(std, Tensor) else std)
-    return cast(aten.add.Tensor(scaled, wide(mean) if isinstance(mean, Tensor) else mean), like.dtype)
+    moved = aten.add.Tensor(scaled, wide(mean) if isinstance(mean, Tensor) else mean)
+    return cast(moved, like.dtype)
 
 
 def exponential(x: Tensor, rate: float = 1.0, *, generator: Any = None) -> Tensor:
@@ -184,7 +180,7 @@ def dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
     """The result and which elements are kept. A lost element is a product with zero, as in eager:
     infinities become NaN and zeros keep their sign."""
     if not x.is_floating_point():
-        return NotImplemented  # type: ignore[return-value]
+        return NotImplemented
     if train is False or p == 0:
         kept = aten.full_like.default(x, True, dtype=torch.bool)
         return aten.clone.default(x), kept
