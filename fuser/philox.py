@@ -21,12 +21,14 @@ from typing import Any
 
 import torch
 
-__all__ = ["draw_seed", "normal", "seed", "uniform", "words"]
+__all__ = ["draw_seed", "normal", "scrambled", "seed", "uniform", "words"]
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 LOW_WORD = 0xFFFFFFFF
+
+Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 _library = torch.library.Library("fuser", "DEF")
 # The tag says that two calls differ: it keeps its place among what draws random numbers.
@@ -90,20 +92,31 @@ def _leading(high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
     return (high << 21) | (low >> 11)
 
 
-def words(seed: torch.Tensor, number: int, count: int, stream: int = 0) -> torch.Tensor:
-    """The first `count` words of an op: int64 [count], each in [0, 2**32)."""
-    quarters = torch.arange(-(-count // 4), dtype=torch.int64, device=seed.device)
-    c0, c1 = quarters & LOW_WORD, quarters >> 32
-    c2 = torch.full_like(quarters, number)
-    c3 = torch.full_like(quarters, stream)
-    k0, k1 = seed & LOW_WORD, (seed >> 32) & LOW_WORD
+def words(
+    seed: torch.Tensor, number: int, count: int, stream: int = 0, first: int = 0
+) -> torch.Tensor:
+    """`count` words of an op from word `first`, a multiple of 4, on: int64, each in [0, 2**32)."""
+    quarters = torch.arange(-(-count // 4), dtype=torch.int64, device=seed.device) + first // 4
+    counter = (
+        quarters & LOW_WORD,
+        quarters >> 32,
+        torch.full_like(quarters, number),
+        torch.full_like(quarters, stream),
+    )
+    return torch.stack(scrambled(counter, seed), 1).reshape(-1)[:count]
+
+
+def scrambled(counter: Words, key: torch.Tensor) -> Words:
+    """Philox 4x32 of counters, four words each, under a key of 64 bits; all are int64."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key & LOW_WORD, (key >> 32) & LOW_WORD
     for _ in range(ROUNDS):
         # A product of two words wraps around in int64, which loses none of its 64 bits.
         first, second = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
         c0, c1 = ((second >> 32) & LOW_WORD) ^ c1 ^ k0, second & LOW_WORD
         c2, c3 = ((first >> 32) & LOW_WORD) ^ c3 ^ k1, first & LOW_WORD
         k0, k1 = (k0 + KEY_STEPS[0]) & LOW_WORD, (k1 + KEY_STEPS[1]) & LOW_WORD
-    return torch.stack((c0, c1, c2, c3), 1).reshape(-1)[:count]
+    return c0, c1, c2, c3
 
 
 def _fake_seed(device: torch.device) -> torch.Tensor:

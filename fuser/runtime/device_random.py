@@ -103,7 +103,7 @@ def normal(seed, number, index, dtype: tl.constexpr, axis: tl.constexpr = -1):
         e, f, g, h = _words(seed, number, index >> 2, 1)
     else:
         e, f, g, h = a, b, c, d
-    turn = 6.283185307179586
+    turn: tl.constexpr = 6.283185307179586
     if axis >= 0:
         first, second = _radius(a, e, dtype), _radius(c, g, dtype)
         angle, other = _unit(b, f, dtype) * turn, _unit(d, h, dtype) * turn

@@ -1,10 +1,10 @@
 """Dropout and draws of random numbers as functions of a seed, which a kernel computes in place.
 
 In: the arguments of the aten call. Out: `fuser::seed` and `fuser::uniform` or `fuser::normal`
-(`fuser/philox.py`), and pointwise ops. Each call draws a seed of its own here, which
-`fuser/capture/seeds.py` makes one seed a graph. Numbers are laid out in memory as eager lays out the
-result, so that neighbours in memory share a Philox call. A call that names a generator is left alone:
-its stream is the user's.
+(`fuser/philox.py`), and pointwise ops. Each call draws a seed of its own here, of which
+`fuser/capture/seeds.py` leaves one a graph. Numbers are laid out in memory as eager lays out the
+result, so that neighbours in memory share a Philox call. A call that names a generator is left
+alone: its stream is the user's.
 """
 
 # mypy: disable-error-code="no-any-return"
