@@ -101,7 +101,10 @@ def test_layouts(layout: str, device: str) -> None:
         dropped = F.dropout(x, 0.25)
         return dropped, dropped.transpose(0, -1).contiguous(), torch.rand_like(x) * x
 
-    assert_matches_eager(program, LAYOUTS[layout](), device=device, is_random=True)
+    x = LAYOUTS[layout]()
+    assert_matches_eager(program, x, device=device, is_random=True)
+    for found, expected in zip(compiled(program)(x.to(device)), program(x.to(device)), strict=True):
+        assert found.stride() == expected.stride()
 
 
 @pytest.mark.parametrize("columns", [64, 65, 66])
@@ -290,8 +293,8 @@ def test_a_second_backward_sees_the_same_mask(device: str) -> None:
 def test_gradients_of_gradients_are_refused_and_not_of_another_mask(device: str) -> None:
     x = values(8, 8).to(device).requires_grad_()
     out = compiled(lambda x: F.dropout(x, 0.5).sin().sum())(x)
-    with pytest.raises(RuntimeError, match="twice|double|create_graph"):
-        (grad,) = torch.autograd.grad(out, x, create_graph=True)
+    (grad,) = torch.autograd.grad(out, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
         grad.sum().backward()
 
 
