@@ -23,6 +23,7 @@ from fuser.dump.to_explanation import Explanation
 from fuser.errors import CaptureError, InvalidArgument
 from fuser.ir.rules import FusionRule
 from fuser.report import Plan
+from fuser.runtime.executable import runs_kernels
 from fuser.verification.differential import verify_program
 from fuser.verification.report import Report
 
@@ -118,7 +119,7 @@ def verify(model: Program, *args: Any, **kwargs: Any) -> Report:
 
 def new_backend(options: Mapping[str, Any] | None = None) -> Backend:
     """A torch.compile backend with these options; its plans are what `plans` finds."""
-    return Backend(_compile_registered, options or {})
+    return Backend(_compile_registered, options or {}, runs_kernels=runs_kernels)
 
 
 def _compile_registered(

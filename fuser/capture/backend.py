@@ -59,6 +59,13 @@ class CompileContext:
             self.record.plans.append(plan)
 
 
+RunsKernels = Callable[[Sequence[Any]], bool]
+
+
+def _always(_: Sequence[Any]) -> bool:
+    return True
+
+
 CompileGraph = Callable[[fx.GraphModule, Sequence[Any], CompileContext], Any]
 """Returns a callable over one flat list of inputs, or a module to be run as it is."""
 
@@ -74,12 +81,18 @@ class Backend:
         options: Mapping[str, Any] = _NO_OPTIONS,
         name: str = "fuser",
         fall_back: bool = True,
+        runs_kernels: RunsKernels = _always,
     ) -> None:
-        """With `fall_back` False, what AOTAutograd refuses raises instead of running as eager."""
+        """With `fall_back` False, what AOTAutograd refuses raises instead of running as eager.
+
+        Where `runs_kernels` says of a graph's inputs that no kernel will run, eager's own draws of
+        random numbers are the fastest and stay.
+        """
         self.__name__ = name
         self._compile_graph = compile_graph
         self._options = MappingProxyType(dict(options))
         self._fall_back = fall_back
+        self._runs_kernels = runs_kernels
         self._indices = itertools.count()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backend:
@@ -87,7 +100,7 @@ class Backend:
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = (self._compile_graph, dict(self._options), self.__name__, self._fall_back)
-        return Backend, arguments
+        return Backend, (*arguments, self._runs_kernels)
 
     def __call__(
         self,
@@ -122,6 +135,8 @@ class _Compilation:
         self.module = module
         self.inputs = example_inputs
         self.options = options
+        asked = options.get("random", "fused") == "fused"
+        self.fuses_random = asked and backend._runs_kernels(example_inputs)
         self.compile_id = str(DynamoContext.current_compile_id() or "-")
         self.owned = _owned_by_modules(module, example_inputs)
         self.record = GraphRecord(current_caller(), self.owned)
@@ -139,7 +154,7 @@ class _Compilation:
                 # neither the compiler nor what it returns may be traced.
                 bw_compiler=untraced(self.backward),
                 inference_compiler=self.inference,
-                decompositions=decompositions(self.options.get("random", "fused") == "fused"),
+                decompositions=decompositions(self.fuses_random),
                 partition_fn=partition,
                 keep_inference_input_mutations=False,
             )
