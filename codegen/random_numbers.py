@@ -9,12 +9,13 @@ four numbers and keeps one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fuser.codegen.axes import AxisText, KernelAxis
 from fuser.codegen.expressions import Held
-from fuser.ir.dim import Dim, divide
+from fuser.ir.dim import Dim, divide, is_equal, multiply
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Literal, Op, row_major_strides
 from fuser.ir.ops import BY_KIND
@@ -40,30 +41,39 @@ def random_numbers(body: Body, op: Op, index: Index) -> Held:
     if not position.axes:
         text = f"tl.full([], {text}, INDEX_TYPE)"
     place = f"{text}, {op.compute.triton}"
-    variable = next((name for name in body.tiles if _is_quartered(body, position, name)), None)
-    if variable is not None:
-        firsts = _every_fourth(body, variable).affine(position)
-        place = f"{firsts}, {op.compute.triton}, axis={body.tiles[variable].axis}"
+    for variable, tile in body.tiles.items():
+        axes = _walked(body, position, variable)
+        if _is_quartered(body, position, axes):
+            firsts = _every_fourth(body, variable, axes).affine(position)
+            place = f"{firsts}, {op.compute.triton}, axis={tile.axis}"
+            break
     row = BY_KIND[op.kind]
     expression = row.expression.format(held.text, number.value, index=place)
     return body.bind(op, Held(expression, op.compute, body.level_of(position) | held.level))
 
 
-def _axes(body: Body, variable: str) -> list[KernelAxis]:
-    return [axis for axis in body.axis_text.axes if axis.level == variable]
+def _walked(body: Body, position: Affine, variable: str) -> list[KernelAxis]:
+    """The axes of a tile variable as the form needs them: one, where it counts up with the tile."""
+    axes = [axis for axis in body.axis_text.axes if axis.level == variable]
+    parts = tuple(part for axis in axes for part in axis.parts)
+    steps = dict(position.terms)
+    count: Dim = 1
+    for part in reversed(parts):
+        if part.size != 1 and not is_equal(steps.get(part.name, 0), count):
+            return axes
+        count = multiply(count, part.size)
+    return [KernelAxis(variable, count, parts)] if parts else []
 
 
-def _is_quartered(body: Body, position: Affine, variable: str) -> bool:
+def _is_quartered(body: Body, position: Affine, axes: Sequence[KernelAxis]) -> bool:
     """Whether each four elements of the tile from a multiple of four on are those of one call."""
-    text = body.axis_text
-    axes = _axes(body, variable)
     if not axes:
         return False
-    fast = axes[-1]
+    text = _text(body, axes)
     steps = {text.innermost[a]: s for a, s in position.terms if a not in text.inner_parts}
-    if steps.pop(fast.name, None) != 1:
+    if steps.pop(axes[-1].name, None) != 1:
         return False
-    is_whole = len(axes) == 1 or _in_fours(fast.size)
+    is_whole = len(axes) == 1 or _in_fours(axes[-1].size)
     return is_whole and all(map(_in_fours, (*steps.values(), position.offset)))
 
 
@@ -71,25 +81,38 @@ def _in_fours(dim: Dim) -> bool:
     return dim == 0 or divide(dim, LANES) is not None
 
 
-def _every_fourth(body: Body, variable: str) -> AxisText:
-    """Writes forms over every fourth element of a tile variable; sets that variable at first."""
-    axes = _axes(body, variable)
-    what = ("every fourth", variable)
-    level = frozenset({variable})
-    if body.recall(what, None) is None:
-        linear = body.names.fresh(f"{variable}_fourths")
-        body.lines.emit(level, f"{linear} = {body.tiles[variable].every(LANES)}")
-        body.known[what, ""] = Held(linear, DType.INT64, level)
-        renamed = _renamed(axes, linear)
-        for line in body.axis_text.decomposition(linear, renamed):
-            body.lines.emit(level, line)
-    renamed = _renamed(axes, body.known[what, ""].text)
+def _text(body: Body, axes: Sequence[KernelAxis]) -> AxisText:
+    """Writes forms with these axes in place of those of their tile variable."""
+    variable = axes[0].level
     others = [axis for axis in body.axis_text.axes if axis.level != variable]
-    return AxisText([*others, *renamed], body.sizes)
+    return AxisText([*others, *axes], body.sizes)
 
 
-def _renamed(axes: list[KernelAxis], linear: str) -> list[KernelAxis]:
-    """The axes that a variable is taken apart into, under names of their own."""
+def _every_fourth(body: Body, variable: str, axes: Sequence[KernelAxis]) -> AxisText:
+    """Writes forms over every fourth element of a tile variable; the first time sets them."""
+    linear, is_new = _name(body, variable, variable)
+    if is_new:
+        _emit(body, variable, f"{linear} = {body.tiles[variable].every(LANES)}")
     if len(axes) == 1:
-        return [replace(axes[0], name=linear)]
-    return [replace(axis, name=f"{linear}_{k}") for k, axis in enumerate(axes)]
+        return _text(body, [replace(axes[0], name=linear)])
+    named = [_name(body, axis.name, variable) for axis in axes]
+    renamed = [replace(axis, name=name) for axis, (name, _) in zip(axes, named, strict=True)]
+    if any(is_new for _, is_new in named):
+        for line in body.axis_text.decomposition(linear, renamed):
+            _emit(body, variable, line)
+    return _text(body, renamed)
+
+
+def _name(body: Body, axis: str, variable: str) -> tuple[str, bool]:
+    """What every fourth value of an axis or variable is called, and whether nothing sets it yet."""
+    what = ("every fourth", axis)
+    known = body.recall(what, None)
+    if known is not None:
+        return known.text, False
+    name = body.names.fresh(f"{axis}_fourths")
+    body.known[what, ""] = Held(name, DType.INT64, frozenset({variable}))
+    return name, True
+
+
+def _emit(body: Body, variable: str, line: str) -> None:
+    body.lines.emit(frozenset({variable}), line)
