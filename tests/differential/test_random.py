@@ -319,6 +319,41 @@ def test_verification_of_random_programs(device: str) -> None:
         assert fuser.verify(program, x).is_right
 
 
+# **** on a GPU ****
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_draws_anew_each_time(device: str) -> None:
+    if device != "cuda":
+        pytest.skip("needs CUDA graphs")
+    x = torch.ones(64, 128, device=device)
+    run = compiled(draw)
+    run(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run(x)[1]
+    results = []
+    for _ in range(3):
+        graph.replay()
+        results.append(out.clone())
+    assert not torch.equal(results[0], results[1])
+    assert not torch.equal(results[1], results[2])
+
+
+@pytest.mark.gpu
+def test_nothing_waits_for_the_seed(device: str) -> None:
+    if device != "cuda":
+        pytest.skip("needs a GPU")
+    x = torch.ones(64, 128, device=device)
+    run = compiled(draw)
+    run(x)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run(x)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 # **** eager's own stream ****
 
 
@@ -334,6 +369,23 @@ def test_eagers_stream_on_request(device: str) -> None:
     assert {"aten.native_dropout.default", "aten.rand_like.default"} <= opaque_calls(
         fuser.plans(run)
     )
+
+
+REFUSED: dict[str, Program] = {
+    "bernoulli": lambda x: torch.empty_like(x).bernoulli_(1.5) + x,
+    "uniform": lambda x: torch.empty_like(x).uniform_(2, 1) + x,
+    "normal": lambda x: torch.empty_like(x).normal_(0, -1) + x,
+    "exponential": lambda x: torch.empty_like(x).exponential_(-1) + x,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_numbers_out_of_range_raise_as_in_eager(name: str, device: str) -> None:
+    x = values(3, 4).to(device)
+    with pytest.raises(RuntimeError):
+        REFUSED[name](x)
+    with pytest.raises(RuntimeError):
+        compiled(REFUSED[name])(x)
 
 
 def draw_rest(x: Tensor) -> Any:

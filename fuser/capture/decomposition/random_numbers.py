@@ -4,7 +4,7 @@ In: the arguments of the aten call. Out: `fuser::seed` and `fuser::uniform` or `
 (`fuser/philox.py`), and pointwise ops. Each call draws a seed of its own here, of which
 `fuser/capture/seeds.py` leaves one a graph. Numbers are laid out in memory as eager lays out the
 result, so that neighbours in memory share a Philox call. A call that names a generator is left
-alone: its stream is the user's.
+alone: its stream is the user's. So is one that eager refuses.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -110,7 +110,7 @@ def _creation_like(draw: Draw, finish: Callable[[Tensor, torch.dtype], Tensor]) 
 
 
 def uniform(x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Tensor:
-    if generator is not None or not x.is_floating_point():
+    if generator is not None or not x.is_floating_point() or not low <= high:
         return NotImplemented
     numbers = _drawn_like(philox.uniform, x, x.dtype, x.device)
     if (low, high) == (0.0, 1.0):
@@ -125,7 +125,7 @@ def _standard(x: Tensor) -> Tensor:
 
 
 def normal_like(x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
-    if generator is not None or not x.is_floating_point():
+    if generator is not None or not x.is_floating_point() or not std >= 0:
         return NotImplemented
     return cast(aten.add.Tensor(aten.mul.Tensor(_standard(x), std), mean), x.dtype)
 
@@ -133,7 +133,8 @@ def normal_like(x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: An
 def normal_of(mean: Any, std: Any = 1.0, *, generator: Any = None) -> Tensor:
     """The mean, the deviation or both are tensors."""
     like, *others = [x for x in (mean, std) if isinstance(x, Tensor)]
-    if generator is not None or not like.is_floating_point():
+    is_known = isinstance(std, Tensor) or std >= 0
+    if generator is not None or not like.is_floating_point() or not is_known:
         return NotImplemented
     if any(x.dtype != like.dtype or x.shape != like.shape for x in others):
         return NotImplemented
@@ -143,7 +144,7 @@ def normal_of(mean: Any, std: Any = 1.0, *, generator: Any = None) -> Tensor:
 
 
 def exponential(x: Tensor, rate: float = 1.0, *, generator: Any = None) -> Tensor:
-    if generator is not None or not x.is_floating_point():
+    if generator is not None or not x.is_floating_point() or not rate > 0:
         return NotImplemented
     numbers = _drawn_like(philox.uniform, x, x.dtype, x.device)
     # 1 - u is in (0, 1], so that the logarithm is finite.
@@ -170,6 +171,8 @@ def bernoulli_of(x: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor:
         return NotImplemented
     if isinstance(p, Tensor):
         p = wide(p)
+    elif not 0 <= p <= 1:
+        return NotImplemented
     return cast(_below(x, p), x.dtype)
 
 
@@ -179,7 +182,7 @@ def bernoulli_of(x: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor:
 def dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
     """The result and which elements are kept. A lost element is a product with zero, as in eager:
     infinities become NaN and zeros keep their sign."""
-    if not x.is_floating_point():
+    if not x.is_floating_point() or not 0 <= p <= 1:
         return NotImplemented
     if train is False or p == 0:
         kept = aten.full_like.default(x, True, dtype=torch.bool)
