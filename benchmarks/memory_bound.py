@@ -36,6 +36,7 @@ def memory_bound(divisor: int = 1) -> tuple[Workload, ...]:
         _softmax(rows(1024), 131072),
         _add_rms_norm(rows(16384), 4096),
         _dropout_add_layer_norm(rows(16384), 4096),
+        _dropout_add_layer_norm_training(rows(16384), 4096),
         _layer_norm(rows(16384), 4096),
         _layer_norm_training(rows(16384), 4096),
         _group_norm_silu(rows(32), 512, 64),
@@ -139,6 +140,23 @@ def _dropout_add_layer_norm(rows: int, columns: int) -> Workload:
     make = random((rows, columns), (rows, columns), (columns,), (columns,))
     read = 2 * matrix + 2 * vector
     return Workload("dropout_add_layer_norm", dropout_add_layer_norm, make, read, 2 * matrix)
+
+
+def dropout_add_layer_norm_output(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor
+) -> Tensor:
+    return dropout_add_layer_norm(x, residual, weight, bias)[0]
+
+
+def _dropout_add_layer_norm_training(rows: int, columns: int) -> Workload:
+    # As in `_layer_norm_training`, with two matrices in place of x. Neither pass stores the mask.
+    matrix, vector = 2 * rows * columns, 2 * columns
+    shape = (rows, columns)
+    make = random(shape, shape, (columns,), (columns,), needs_gradient=True)
+    return Workload(
+        "dropout_add_layer_norm_training", dropout_add_layer_norm_output, make,
+        5 * matrix + 3 * vector, 3 * matrix + 2 * vector, is_training=True,
+    )  # fmt: skip
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from fuser.codegen.axes import AxisText, SizeArguments
 from fuser.codegen.expressions import Held, convert, literal, plain_literal
 from fuser.codegen.names import Names
+from fuser.codegen.random_numbers import random_numbers
+from fuser.codegen.tiles import Tiles
 from fuser.ir.dim import Dim, is_equal
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Graph, Literal, Op, Operand, TensorType
@@ -78,6 +80,8 @@ class Body:
         self.levels = axis_text.levels
         self.axis_sizes: Mapping[str, Dim] = {axis.name: axis.size for axis in space.axes}
         self.inside = set(space.index)
+        self.tiles: Tiles = {}
+        """The tile variables with four elements in a row."""
 
     # Values -------------------------------------------------------------------------------------
 
@@ -93,6 +97,7 @@ class Body:
             Group.BORDER: self.border,
             Group.GATHER: self.gather,
             Group.REDUCTION: self.reduction,
+            Group.RANDOM: self.random,
         }
         held = builders[BY_KIND[op.kind].group](op, index, guard)
         self.known[what, _text(guard)] = held
@@ -260,6 +265,9 @@ class Body:
         if left is None:
             return right
         return Held(f"{left.text} & {right.text}", DType.BOOL, left.level | right.level)
+
+    def random(self, op: Op, index: Index, guard: Held | None) -> Held:
+        return random_numbers(self, op, index) if guard is None else self.value(op, index)
 
     def reduction(self, op: Op, index: Index, guard: Held | None) -> Held:
         raise AssertionError(f"{op.name}: this kernel has no reductions")

@@ -24,6 +24,7 @@ from fuser.errors import CaptureError, InvalidArgument
 from fuser.ir.plan import FusionPlan
 from fuser.ir.rules import FusionRule
 from fuser.report import Calls, Plan
+from fuser.runtime.executable import runs_kernels
 from fuser.runtime.graphs import CudaGraphUse, refusal
 from fuser.verification.differential import verify_program
 from fuser.verification.report import Report
@@ -67,7 +68,7 @@ def plan(
     chosen = present_target() if target is None else device_spec(target).target
     given = dict(options or {})
     settings = options_from(given if rules is None else given | {"rules": rules})
-    graphs = capture_graph(model, args, kwargs, dynamic)
+    graphs = capture_graph(model, args, kwargs, dynamic, given)
     if not graphs:
         raise CaptureError(reason="the call runs no tensor operation", problem="graph-break")
     module, _, context = graphs[0]
@@ -139,7 +140,7 @@ def verify(model: Program, *args: Any, **kwargs: Any) -> Report:
 
 def new_backend(options: Mapping[str, Any] | None = None) -> Backend:
     """A torch.compile backend with these options; its plans are what `plans` finds."""
-    return Backend(_compile_registered, options or {})
+    return Backend(_compile_registered, options or {}, runs_kernels=runs_kernels)
 
 
 def _compile_registered(

@@ -47,6 +47,7 @@ from fuser.runtime.stopwatch import measure, tuning_memory
 from fuser.tune import tune
 
 PRECISIONS = ("fused", "eager")
+RANDOM = ("fused", "eager")
 MODES = ("default", "reduce-overhead")
 
 
@@ -55,11 +56,14 @@ class Options:
     """What a user may choose; every field is a keyword of `fuser.compile`.
 
     `precision`: "fused" keeps float32 inside a region, "eager" rounds wherever eager rounds.
+    `random`: "fused" computes random numbers in kernels, "eager" leaves every draw to eager, whose
+    stream of numbers for a seed it then keeps.
     `rules`: what `fuser.must_fuse`, `fuser.no_fuse` and `fuser.assert_fused` return.
     `mode`: "reduce-overhead" replays CUDA graphs where inputs allow it, as torch.compile's does.
     """
 
     precision: str = "fused"
+    random: str = "fused"
     rules: tuple[FusionRule, ...] = ()
     mode: str | None = None
 
@@ -214,14 +218,12 @@ def options_from(given: Mapping[str, Any]) -> Options:
                 known=known,
             )
     options = Options(**given)
-    if options.precision not in PRECISIONS:
-        raise InvalidArgument(
-            function="compile", argument="precision", value=options.precision,
-            expected=" or ".join(map(repr, PRECISIONS)), known=PRECISIONS,
-        )  # fmt: skip
-    if options.mode not in (None, *MODES):
-        raise InvalidArgument(
-            function="compile", argument="mode", value=options.mode,
-            expected=" or ".join(map(repr, MODES)), known=MODES,
-        )  # fmt: skip
+    choices = {"precision": PRECISIONS, "random": RANDOM, "mode": (*MODES, None)}
+    for name, choice in choices.items():
+        if getattr(options, name) not in choice:
+            named = tuple(filter(None, choice))
+            raise InvalidArgument(
+                function="compile", argument=name, value=getattr(options, name),
+                expected=" or ".join(map(repr, named)), known=named,
+            )  # fmt: skip
     return dataclasses.replace(options, rules=check_rules("compile", options.rules))

@@ -50,6 +50,7 @@ def words_of(dtype: DType) -> int:
 INDEX_WORDS = words_of(DType.INT64)
 
 _CREATION = Group.CREATION
+_BY_INDEX = (Group.CREATION, Group.RANDOM)
 
 
 def live_values(graph: Graph, ops: Sequence[Op], stored: Collection[str]) -> int:
@@ -226,8 +227,8 @@ class _Writer:
                 level = ALONG_X
                 place = add(Step(FOLD if folds else REDUCE, level, words, []))
             else:
-                if row.group is _CREATION:
-                    # A constant is the same everywhere; counting up takes an operation more.
+                if row.group in _BY_INDEX:
+                    # A constant is the same everywhere; what follows the index is more work.
                     level = self.index_level(op) if row.weight > 1 else 0
                 words = words_of(op.results[0].type.dtype)
                 place = add(Step(COMPUTE, level, words, [], None, row.weight))

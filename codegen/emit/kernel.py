@@ -9,6 +9,7 @@ from typing import Any
 from fuser.codegen.axes import AxisText, KernelAxis, SizeArguments, merge_axes
 from fuser.codegen.body import Body, Rounding
 from fuser.codegen.source import checked_source, program_key
+from fuser.codegen.tiles import Tiles, quartered
 from fuser.ir.dim import Dim, add, multiply, product, total
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Graph, Op
@@ -91,7 +92,12 @@ class Built:
 
 
 def build(
-    work: Work, make_body: MakeBody, write: Callable[[Any], Any], groups: Groups | None = None
+    work: Work,
+    make_body: MakeBody,
+    write: Callable[[Any], Any],
+    tiles: Tiles,
+    configurations: Sequence[Configuration],
+    groups: Groups | None = None,
 ) -> Built:
     """Write the body twice: once to see its accesses, then over the axes they allow to merge."""
     if groups is None:
@@ -113,6 +119,7 @@ def build(
     sizes = SizeArguments()
     text = AxisText([axis for group in axes.values() for axis in group], sizes)
     body: Body = make_body(work.graph, work.region.space, work.rounding, text, sizes)
+    body.tiles = quartered(tiles, configurations)
     return Built(body, write(body), sizes, groups, axes, text)
 
 

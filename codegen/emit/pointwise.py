@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuser.codegen.body import Body
 from fuser.codegen.emit.context import PointwiseContext
 from fuser.codegen.emit.kernel import Work, build, kernel_spec, summary_of
+from fuser.codegen.tiles import FLAT
 from fuser.ir.dim import product
 from fuser.ir.kernel import GridAxis, KernelSpec
 from fuser.templates import render
@@ -18,7 +19,7 @@ def pointwise_kernels(work: Work) -> tuple[KernelSpec, ...]:
             body.store(op)
         return tuple(body.lines.outer)
 
-    built = build(work, Body, write)
+    built = build(work, Body, write, FLAT, work.region.schedule.candidates[0])
     size = product(axis.size for axis in work.parallel)
 
     def text(parameters: tuple[str, ...]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuser.codegen.emit.context import LoopedContext, RowContext
 from fuser.codegen.emit.kernel import Work, build, kernel_spec, summary_of
 from fuser.codegen.reduction_body import LoopedBody, Pass, RowBody
+from fuser.codegen.tiles import LOOPED, ROW
 from fuser.ir.dim import product
 from fuser.ir.kernel import GridAxis, KernelSpec
 from fuser.templates import render
@@ -20,7 +21,7 @@ def row_kernels(work: Work) -> tuple[KernelSpec, ...]:
             body.store(op)
         return tuple(body.lines.outer)
 
-    built = build(work, RowBody, write)
+    built = build(work, RowBody, write, ROW, work.region.schedule.candidates[0])
     x_size = product(axis.size for axis in work.parallel)
     r_size = product(axis.size for axis in work.reduced)
 
@@ -57,7 +58,7 @@ def looped_kernels(work: Work) -> tuple[KernelSpec, ...]:
         passes = body.passes(work.ops, stored)
         return passes, body.store_results(work.ops, stored)
 
-    built = build(work, LoopedBody, write)
+    built = build(work, LoopedBody, write, LOOPED, work.region.schedule.candidates[0])
     x_size = product(axis.size for axis in work.parallel)
     r_size = product(axis.size for axis in work.reduced)
 

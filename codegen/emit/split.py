@@ -7,6 +7,7 @@ from fuser.codegen.emit.kernel import Work, build, kernel_spec, scratch, summary
 from fuser.codegen.expressions import Held
 from fuser.codegen.reduction_body import LoopedBody, Pass, RowBody
 from fuser.codegen.reductions import FOLDS
+from fuser.codegen.tiles import PARTIAL, ROW
 from fuser.ir.dim import multiply, product
 from fuser.ir.graph import Op
 from fuser.ir.kernel import GridAxis, KernelArgument, KernelSpec
@@ -77,7 +78,8 @@ def _partial_kernel(
         pointers = [body.pointer(workspace_name(op)) for op in folds]
         return step, tuple(zip(pointers, totals, strict=True))
 
-    built = build(work, PartialBody, write)
+    configurations = work.region.schedule.candidates[0]
+    built = build(work, PartialBody, write, PARTIAL, configurations)
     x_size = product(axis.size for axis in work.parallel)
     r_size = product(axis.size for axis in work.reduced)
     name = f"{work.region.name}_partial"
@@ -98,7 +100,6 @@ def _partial_kernel(
         )
         return render("reduction_partial.py.jinja", context)
 
-    configurations = work.region.schedule.candidates[0]
     grid = (GridAxis(x_size, "XBLOCK"), GridAxis(parts))
     # The last part may begin past the end of the row.
     overshoot = parts * max(each.block("RBLOCK") for each in configurations)
@@ -119,7 +120,8 @@ def _combine_kernel(work: Work, parts: int, spaces: list[KernelArgument]) -> Ker
                 body.store(op)
         return tuple(body.lines.outer)
 
-    built = build(work, make, write)
+    configurations = work.region.schedule.candidates[1]
+    built = build(work, make, write, ROW, configurations)
     x_size = product(axis.size for axis in work.parallel)
     name = f"{work.region.name}_combine"
 
@@ -135,6 +137,5 @@ def _combine_kernel(work: Work, parts: int, spaces: list[KernelArgument]) -> Ker
         )
         return render("reduction_combine.py.jinja", context)
 
-    configurations = work.region.schedule.candidates[1]
     grid = (GridAxis(x_size, "XBLOCK"),)
     return kernel_spec(work, built, name, text, grid, configurations, spaces)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuser.codegen.body import Body
 from fuser.codegen.emit.context import TiledContext
 from fuser.codegen.emit.kernel import Work, build, kernel_spec, summary_of
+from fuser.codegen.tiles import TILED
 from fuser.ir.dim import product
 from fuser.ir.kernel import GridAxis, KernelSpec
 from fuser.ir.space import LoopAxis
@@ -25,7 +26,8 @@ def tiled_kernels(work: Work) -> tuple[KernelSpec, ...]:
             body.store(op)
         return tuple(body.lines.outer)
 
-    built = build(work, Body, write, {"o": outer, "x": across, "r": along})
+    groups = {"o": outer, "x": across, "r": along}
+    built = build(work, Body, write, TILED, schedule.candidates[0], groups)
     sizes = {name: product(axis.size for axis in axes) for name, axes in built.groups.items()}
 
     def text(parameters: tuple[str, ...]) -> str:

@@ -20,7 +20,6 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.utils import flatten_graph_inputs
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_module_simplified
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import CompileContext as DynamoContext
 from torch._guards import TracingContext
 
@@ -29,6 +28,7 @@ from fuser.capture.aliasing import overlap_check
 from fuser.capture.decomposition.table import decompositions
 from fuser.capture.registry import GraphRecord, current_caller
 from fuser.capture.second_order import untraced
+from fuser.capture.seeds import is_random, partition, share_seeds
 from fuser.errors import FuserError
 from fuser.log import get_logger, warn_once
 
@@ -59,6 +59,13 @@ class CompileContext:
             self.record.plans.append(plan)
 
 
+RunsKernels = Callable[[Sequence[Any]], bool]
+
+
+def _always(_: Sequence[Any]) -> bool:
+    return True
+
+
 CompileGraph = Callable[[fx.GraphModule, Sequence[Any], CompileContext], Any]
 """Returns a callable over one flat list of inputs, or a module to be run as it is."""
 
@@ -74,12 +81,18 @@ class Backend:
         options: Mapping[str, Any] = _NO_OPTIONS,
         name: str = "fuser",
         fall_back: bool = True,
+        runs_kernels: RunsKernels = _always,
     ) -> None:
-        """With `fall_back` False, what AOTAutograd refuses raises instead of running as eager."""
+        """With `fall_back` False, what AOTAutograd refuses raises instead of running as eager.
+
+        Where `runs_kernels` says of a graph's inputs that no kernel will run, eager's own draws of
+        random numbers are the fastest and stay.
+        """
         self.__name__ = name
         self._compile_graph = compile_graph
         self._options = MappingProxyType(dict(options))
         self._fall_back = fall_back
+        self._runs_kernels = runs_kernels
         self._indices = itertools.count()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backend:
@@ -87,7 +100,7 @@ class Backend:
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = (self._compile_graph, dict(self._options), self.__name__, self._fall_back)
-        return Backend, arguments
+        return Backend, (*arguments, self._runs_kernels)
 
     def __call__(
         self,
@@ -122,6 +135,8 @@ class _Compilation:
         self.module = module
         self.inputs = example_inputs
         self.options = options
+        asked = options.get("random", "fused") == "fused"
+        self.fuses_random = asked and backend._runs_kernels(example_inputs)
         self.compile_id = str(DynamoContext.current_compile_id() or "-")
         self.owned = _owned_by_modules(module, example_inputs)
         self.record = GraphRecord(current_caller(), self.owned)
@@ -139,8 +154,8 @@ class _Compilation:
                 # neither the compiler nor what it returns may be traced.
                 bw_compiler=untraced(self.backward),
                 inference_compiler=self.inference,
-                decompositions=decompositions(),
-                partition_fn=min_cut_rematerialization_partition,
+                decompositions=decompositions(self.fuses_random),
+                partition_fn=partition,
                 keep_inference_input_mutations=False,
             )
         except (FuserError, TorchDynamoException):  # ours, and Dynamo's requests to trace again
@@ -190,12 +205,15 @@ class _Compilation:
 
     def inference(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Runner:
         self.written = _written_inputs(_metadata(), len(self.inputs))
+        share_seeds(gm)
         return self.phase("inference", gm, example_inputs)
 
     def forward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Runner:
         metadata = _metadata()
         self.written = _written_inputs(metadata, len(self.inputs))
-        self.again = second_order.can_differentiate_again(self.module, metadata)
+        self.again = not is_random(gm) and second_order.can_differentiate_again(
+            self.module, metadata
+        )
         return self.phase("forward", gm, example_inputs)
 
     def backward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Runner:

@@ -33,6 +33,7 @@ __all__ = ["Captured", "capture_graph", "fake_program"]
 Captured = tuple[fx.GraphModule, list[Any], CompileContext]
 
 _serial = itertools.count()
+_NO_OPTIONS: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def fake_program(
@@ -149,10 +150,12 @@ def capture_graph(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
     dynamic: bool | None = None,
+    options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> list[Captured]:
     """The graph of one call without gradients: `[(graph, example inputs, context)]`.
 
-    Empty when there is nothing to compile. `dynamic` is that of `torch.compile`.
+    Empty when there is nothing to compile. `dynamic` is that of `torch.compile`, `options` are the
+    backend's.
     """
     captured: list[Captured] = []
 
@@ -163,7 +166,7 @@ def capture_graph(
     fake_model, fake_args, fake_kwargs, mode = fake_program(model, args, kwargs)
     compiled: Any = torch.compile(
         _own_function(fake_model),
-        backend=Backend(record, name="fuser_capture", fall_back=False),
+        backend=Backend(record, options, name="fuser_capture", fall_back=False),
         fullgraph=True,
         dynamic=dynamic,
     )

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from fuser import philox
 from fuser.capture.rows import Row, row_for
 from fuser.capture.views import MOVES, VIEWS
 from fuser.ir.dim import Dim, add, as_dim, symbols_of
@@ -223,7 +224,8 @@ class _Importer:
     def operation(self, node: fx.Node, value: Any) -> Any:
         arguments: list[Argument] = []
         call = Call(
-            node.target,
+            # The op's own function: a call through torch's dispatcher takes twice as long.
+            philox.draw_seed if node.target is philox.seed else node.target,
             tuple(self.slots(a, arguments) for a in node.args),
             tuple((k, self.slots(v, arguments)) for k, v in node.kwargs.items()),
         )
@@ -239,6 +241,8 @@ class _Importer:
                 row.reduced, row.keepdim, row.compute, row.attributes, source, origin=origin,
             )  # fmt: skip
         else:
+            if _is_drawn(node.target):
+                row = "draws from torch's generator"
             op = Op(
                 node.name, OPAQUE, (), tuple(arguments), results, call, source=source,
                 reason=row, effect=effect_of(node.target), origin=origin,
@@ -341,9 +345,6 @@ def filled(
     return torch.empty_strided(size, stride, dtype=dtype, device=device).fill_(value)
 
 
-_RANDOM_TAG = torch.Tag.nondeterministic_seeded
-
-
 def effect_of(target: Any) -> Effect:
     """Whether the call must keep its place: it draws random numbers, writes, or is unknown."""
     schema = getattr(target, "_schema", None)
@@ -351,4 +352,8 @@ def effect_of(target: Any) -> Effect:
         return Effect.ORDERED
     if schema.is_mutable:
         return Effect.BARRIER
-    return Effect.ORDERED if _RANDOM_TAG in getattr(target, "tags", ()) else Effect.NONE
+    return Effect.ORDERED if _is_drawn(target) else Effect.NONE
+
+
+def _is_drawn(target: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())

@@ -58,6 +58,7 @@ def row_for(
     builders = {
         Group.POINTWISE: _pointwise,
         Group.CREATION: _pointwise,
+        Group.RANDOM: _pointwise,
         Group.REDUCTION: _reduction,
         Group.BORDER: _border,
         Group.GATHER: _gather,

@@ -23,6 +23,7 @@ class Group(Enum):
     BORDER = "border"
     GATHER = "gather"
     CREATION = "creation"
+    RANDOM = "random"
 
 
 class Promotion(Enum):
@@ -260,9 +261,18 @@ _CREATIONS = (
            Promotion.RESULT, Group.CREATION, weight=2),
 )  # fmt: skip
 
+# Of a seed and the op's number, at the row-major number of each element (`fuser/philox.py`). Four
+# elements share ten rounds of Philox: two wide products and four exclusive ors each.
+_RANDOM = (
+    OpSpec("uniform", ("fuser.uniform.default",), ("seed", "number"),
+           "fn.uniform({0}, {1}, {index})", Promotion.RESULT, Group.RANDOM, weight=24),
+    OpSpec("normal", ("fuser.normal.default",), ("seed", "number"),
+           "fn.normal({0}, {1}, {index})", Promotion.RESULT, Group.RANDOM, weight=64),
+)  # fmt: skip
+
 TABLE: tuple[OpSpec, ...] = (
     *_ARITHMETIC, *_FUNCTIONS, *_LOGIC, *_MOVES,
-    *_REDUCTIONS, *_BORDERS, *_GATHERS, *_CREATIONS,
+    *_REDUCTIONS, *_BORDERS, *_GATHERS, *_CREATIONS, *_RANDOM,
 )  # fmt: skip
 
 BY_KIND: Mapping[str, OpSpec] = MappingProxyType({row.kind: row for row in reversed(TABLE)})

@@ -30,7 +30,14 @@ from fuser.runtime.launcher import Launcher, current_stream
 from fuser.runtime.sizes import number_at, shape_at, symbol_values
 from fuser.runtime.unfused import in_planned_layout, run_ops, view
 
-__all__ = ["Executable", "Observer", "Program", "should_run_unfused", "symbol_values"]
+__all__ = [
+    "Executable",
+    "Observer",
+    "Program",
+    "runs_kernels",
+    "should_run_unfused",
+    "symbol_values",
+]
 
 Tensors = Mapping[str, torch.Tensor]
 Observer = Callable[[Region, Tensors, Tensors], None]
@@ -51,6 +58,12 @@ class Program(Protocol):
 
     @property
     def gpu(self) -> str: ...
+
+
+def runs_kernels(values: Sequence[Any]) -> bool:
+    """Whether kernels can run on one of the tensors' devices; true where there is no tensor."""
+    devices = {str(value.device) for value in values if isinstance(value, torch.Tensor)}
+    return not devices or any(map(_runs_kernels, devices))
 
 
 def should_run_unfused(graph: Graph) -> bool:

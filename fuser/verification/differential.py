@@ -2,7 +2,8 @@
 
 In: a model or function and the arguments of one call; copies are run, so the originals stay as they
 are. Out: a `Report`; the first difference beyond the tolerance raises `FusionMismatch` instead.
-Random numbers are drawn from the same seed in every run.
+Every run starts from the same seed. A program whose kernels make random numbers is compared with
+its own graphs run unfused, because eager's numbers are others.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from fuser.capture.backend import Backend, CompileContext
+from fuser.capture.seeds import is_random
 from fuser.driver import compile_graph
 from fuser.errors import FusionMismatch, InvalidArgument
 from fuser.ir.dim import evaluate
@@ -32,6 +34,8 @@ from fuser.runtime.unfused import run_ops
 from fuser.verification.report import RegionCheck, Report, TensorCheck
 
 SEED = 20_261_130
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def verify_program(
@@ -48,10 +52,11 @@ def verify_program(
     def compiled(program: Callable[..., Any]) -> Callable[..., Any]:
         return torch.compile(program, backend=backend)
 
-    eager = _run(model, args, kwargs)
     fused = _run(model, args, kwargs, compiled)
     _raise_first(record.checks)
-    exact, note = _run_wide(model, args, kwargs)
+    wrap = unfused if record.is_random else _itself
+    eager = _run(model, args, kwargs, wrap)
+    exact, note = _run_wide(model, args, kwargs, wrap)
     tensors, notes = _compare_runs(fused, eager, exact)
     report = Report(
         tuple(record.checks), tuple(tensors), record.kernels, record.ops,
@@ -61,6 +66,20 @@ def verify_program(
         if not check.comparison.is_right:
             raise _mismatch(check.name, (), "the whole model", check.comparison)
     return report
+
+
+def unfused(program: Callable[..., Any]) -> Callable[..., Any]:
+    """The program with its graphs run call by call, random numbers the same functions of the seed
+    as in kernels: what a fused random program is compared with."""
+    return torch.compile(program, backend=Backend(_as_captured, name="fuser_unfused"))
+
+
+def _as_captured(module: fx.GraphModule, _: Sequence[Any], __: CompileContext) -> fx.GraphModule:
+    return module
+
+
+def _itself(program: Callable[..., Any]) -> Callable[..., Any]:
+    return program
 
 
 def _need_kernels(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -88,6 +107,8 @@ class _Record:
     notes: list[str] = field(default_factory=list)
     kernels: int = 0
     ops: int = 0
+    is_random: bool = False
+    """Whether a graph makes random numbers from a seed: they are not those of eager."""
 
 
 def _compile_checked(
@@ -98,6 +119,7 @@ def _compile_checked(
 ) -> Callable[..., Any]:
     """Compile as usual, but run region by region and compare each."""
     compiled = compile_graph(module, inputs, context)
+    record.is_random |= is_random(module)
     executable, plan = compiled.executable, compiled.plan
     if executable is None or plan is None:
         record.notes.append(f"graph {context.graph_index} runs unfused: {compiled.reason}")
@@ -173,7 +195,7 @@ def _run(
     model: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda program: program,
+    wrap: Wrap = _itself,
     is_wide: bool = False,
 ) -> dict[str, torch.Tensor]:
     """One call on copies: outputs, changed arguments, gradients and buffers by name."""
@@ -229,11 +251,11 @@ def _backward(outputs: Sequence[torch.Tensor]) -> None:
 
 
 def _run_wide(
-    model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], wrap: Wrap
 ) -> tuple[dict[str, torch.Tensor], str]:
     """The model in float64, or nothing where it does not run in it."""
     try:
-        return _run(model, args, kwargs, is_wide=True), ""
+        return _run(model, args, kwargs, wrap, is_wide=True), ""
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return {}, f"the whole model does not run in float64 ({reason}): only regions were compared"
@@ -270,4 +292,4 @@ def _seeded() -> Iterator[None]:
         yield
 
 
-__all__ = ["SEED", "check_region", "verify_program"]
+__all__ = ["SEED", "check_region", "unfused", "verify_program"]

@@ -16,8 +16,15 @@ from typing import Any
 
 import pytest
 
-from fuser.runtime import device_arithmetic, device_logic, device_math, device_reductions
+from fuser.runtime import (
+    device_arithmetic,
+    device_logic,
+    device_math,
+    device_random,
+    device_reductions,
+)
 
+MODULES = (device_math, device_arithmetic, device_logic, device_reductions, device_random)
 ROOT = Path(__file__).parents[2]
 FLOATS = ("fp32", "fp64")
 INTEGERS = ("i8", "u8", "i16", "i32", "i64")
@@ -50,6 +57,8 @@ KERNEL = """
 def {name}(source, result):
     rows = tl.arange(0, 8)[:, None]
     columns = tl.arange(0, 64)[None, :]
+    fourths = 4 * tl.arange(0, 16)[None, :]
+    eighths = 4 * tl.arange(0, 2)[:, None]
     offsets = rows * 64 + columns
     a = tl.load(source + offsets)
     b = tl.load(source + 512 + offsets)
@@ -71,7 +80,8 @@ targets = {
 assembly, failures = {}, {}
 for name, element in json.loads(sys.argv[1]):
     for architecture, target in targets.items():
-        if architecture != "sm_90" and element not in ("fp32", "fp64", "i8"):
+        is_random = name.startswith("device_random")
+        if architecture != "sm_90" and element not in ("fp32", "fp64", "i8") and not is_random:
             continue  # the front end is the same; one narrow integer type shows the back end
         signature = {"source": "*" + element, "result": "*fp64"}
         source = ASTSource(fn=getattr(kernels, name), signature=signature, constexprs={})
@@ -92,6 +102,15 @@ print(json.dumps({"assembly": assembly, "failures": failures}))
 def _calls(name: str, function: Any, element: str) -> Iterator[tuple[str, str]]:
     """Expressions that call the function in each way it can be called, and offsets to store at."""
     parameters = list(inspect.signature(function.fn).parameters)
+    if parameters[0] == "seed":
+        for dtype in ("tl.float32", "tl.float64"):
+            yield f"fn.{name}(tl.load(source), 3, offsets, {dtype})", "offsets"
+            yield f"fn.{name}(tl.load(source), 3, rows * 64 + fourths, {dtype}, axis=1)", "offsets"
+            yield (
+                f"fn.{name}(tl.load(source), 3, eighths * 4 + columns, {dtype}, axis=0)",
+                "offsets",
+            )
+        return
     if "axis" in parameters:
         tiles, pick = ("a, columns", "[1]") if "index" in parameters else ("a", "")
         for axis, offsets in REDUCED.items():
@@ -125,6 +144,8 @@ def _kernel(name: str, calls: list[tuple[str, str]]) -> str:
 
 
 def _takes(name: str, element: str) -> bool:
+    if name in device_random.__all__:
+        return element == "i64"
     if element in FLOATS:
         return name not in INTEGERS_ONLY
     return name not in FLOATS_ONLY
@@ -135,7 +156,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]
     folder = tmp_path_factory.mktemp("offline")
     text, kernels = [HEADER], []
     for element in (*FLOATS, *INTEGERS):
-        for module in (device_math, device_arithmetic, device_logic, device_reductions):
+        for module in MODULES:
             family = module.__name__.rsplit(".", 1)[-1]
             calls = [
                 call

@@ -80,7 +80,17 @@ def long_rows() -> tuple[Callable[..., torch.Tensor], Sequence[torch.Tensor]]:
     return rows, (torch.randn(3, 50_000, requires_grad=True),)
 
 
-CORPUS = (block_loss, convolutions, half_mixture, long_rows)
+def noise() -> tuple[Callable[..., torch.Tensor], Sequence[torch.Tensor]]:
+    def noisy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        normed = functional.layer_norm(functional.dropout(x, 0.1) + x, (64,))
+        spread = normed * torch.randn_like(x) + torch.rand_like(x.T).T
+        rest = functional.dropout(y, 0.3).softmax(-1) * torch.rand_like(y, dtype=torch.float64)
+        return spread.sum(0).sum() + rest.sum()
+
+    return noisy, (torch.randn(96, 64, requires_grad=True), torch.randn(30, 63, requires_grad=True))
+
+
+CORPUS = (block_loss, convolutions, half_mixture, long_rows, noise)
 
 
 def kernels_for(target: str, dynamic: bool) -> tuple[list[KernelSpec], dict[str, int]]:

@@ -24,6 +24,7 @@ from fuser.ir.dim import evaluate
 from fuser.numerics import Comparison, compare
 from fuser.report import Plan
 from fuser.runtime.executable import Executable
+from fuser.verification.differential import unfused
 
 __all__ = ["assert_matches_eager", "copied", "generated_kinds", "opaque_calls", "poisoned"]
 
@@ -31,6 +32,12 @@ SEED = 7
 BINADES = 8
 """Elementwise results are compared in groups of magnitudes this many powers of two wide, so that a
 large element does not lend its tolerance to a small one."""
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _itself(program: Callable[..., Any]) -> Callable[..., Any]:
+    return program
 
 
 def assert_matches_eager(
@@ -44,7 +51,7 @@ def assert_matches_eager(
     elementwise: bool = False,
     signed_zeros: bool = True,
     layouts: bool = True,
-    has_reference: bool = True,
+    is_random: bool = False,
     **options: Any,
 ) -> tuple[Plan, ...]:
     """Compare `fuser.compile(program, **options)` with eager and float64; return its plans.
@@ -53,12 +60,12 @@ def assert_matches_eager(
     `expect_opaque` are the original calls that must be left, no more and no fewer. `elementwise`
     says that an output element depends on few inputs: each magnitude then has its own tolerance,
     and zeros have eager's sign unless `signed_zeros` is false. `layouts=False` leaves strides out.
-    Without `has_reference`, for random programs, eager's own result stands in for float64.
+    An `is_random` program is compared with its own graphs run unfused from the same seed.
     """
     torch.compiler.reset()
     call = _Call(program, args, dict(kwargs or {}), device, grad)
-    eager = call.run()
-    exact = call.run(is_wide=True) if has_reference else eager
+    reference = unfused if is_random else _itself
+    eager, exact = call.run(reference), call.run(reference, is_wide=True)
     handles: list[Any] = []
 
     def fused_program(target: Callable[..., Any]) -> Callable[..., Any]:
@@ -129,7 +136,7 @@ class _Call:
 
     def run(
         self,
-        wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda program: program,
+        wrap: Wrap = _itself,
         is_wide: bool = False,
     ) -> Run:
         program = self.program

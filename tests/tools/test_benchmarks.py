@@ -48,6 +48,7 @@ FLOORS = {
     "softmax_131072": 0.126,
     "add_rms_norm": 0.126,
     "dropout_add_layer_norm": 0.126,
+    "dropout_add_layer_norm_training": 0.251,
     "layer_norm": 0.063,
     "layer_norm_training": 0.157,
     "group_norm_silu": 0.063,

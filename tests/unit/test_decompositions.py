@@ -295,18 +295,32 @@ def test_infinite_and_empty_rows() -> None:
     assert trace(lambda x: F.softmax(x, 1))[0](torch.empty(3, 0)).shape == (3, 0)
 
 
-def test_random_numbers_are_those_of_eager() -> None:
+def test_random_numbers_are_functions_of_a_seed() -> None:
     def draw(x: Tensor) -> tuple[Tensor, ...]:
-        return F.dropout(x, 0.4), torch.rand_like(x), torch.bernoulli(x.sigmoid()), F.rrelu(x)
+        normal = x.clone().normal_()
+        return F.dropout(x, 0.4), torch.rand_like(x), torch.bernoulli(x.sigmoid()), normal
 
     compiled, calls = trace(draw)
-    compiled(X)
-    torch.manual_seed(5)
-    ours = compiled(X)
-    torch.manual_seed(5)
-    expected = torch.ops.aten.native_dropout(X, 0.4, True)[0]
-    torch.testing.assert_close(ours[0], expected)
-    assert {"aten.native_dropout.default", "aten.rand_like.default"} <= calls
+    assert all(result.shape == X.shape for result in compiled(X))
+    assert {name for name in calls if name not in ROWS} == {"fuser.seed.default"}
+    assert {"fuser.uniform.default", "fuser.normal.default"} <= calls
+
+
+def test_random_numbers_can_be_left_to_eager() -> None:
+    fused, left = set(decompositions()), set(decompositions(fuses_random=False))
+    assert left < fused
+    assert {str(target) for target in fused - left} >= {
+        "aten.native_dropout.default", "aten.rand.default", "aten.bernoulli.p",
+    }  # fmt: skip
+
+
+def test_draws_from_a_generator_of_the_users_stay_whole() -> None:
+    calls = {}
+    for target in decompositions().keys() - decompositions(fuses_random=False).keys():
+        if "generator" in {argument.name for argument in target._schema.arguments}:
+            calls[target] = decompositions()[target](X, generator=torch.Generator())
+    assert calls
+    assert set(calls.values()) == {NotImplemented}
 
 
 def test_products_and_attention_stay_whole() -> None:

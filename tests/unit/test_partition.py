@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fuser import philox
 from fuser.ir.graph import Graph
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Reason, RegionKind, Strategy, Verdict
@@ -219,14 +220,28 @@ def test_what_is_written_to_is_never_merged() -> None:
 
 def test_draws_are_never_merged_or_dropped() -> None:
     def program(x: Tensor) -> Tensor:
-        torch.rand_like(x)
-        return torch.rand_like(x) + torch.rand_like(x)
+        weights = x.abs()
+        torch.multinomial(weights, 2)
+        return torch.multinomial(weights, 2) + torch.multinomial(weights, 2)
 
     plan = merged(program, X)
-    assert [step for step in plan.order if step.startswith("rand")] == [
+    assert [step for step in plan.order if step.startswith("multinomial")] == [
         op.name for op in plan.graph.ops if op.is_opaque
     ]
     assert len(plan.opaque) == 3
+
+
+def test_random_numbers_are_merged_only_with_themselves() -> None:
+    def program(x: Tensor) -> Tensor:
+        seed = philox.seed(x.device)
+        first, again, second = (
+            philox.uniform(seed, number, list(x.shape), dtype=torch.float32) for number in (0, 0, 1)
+        )
+        return first + again + second
+
+    plan = merged(program, X)
+    numbers = [op.operands[1] for op in plan.graph.ops if op.kind == "uniform"]
+    assert [str(number) for number in numbers] == ["0", "1"]
 
 
 def test_a_plan_of_a_graph_by_hand() -> None:

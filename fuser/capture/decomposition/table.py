@@ -2,7 +2,7 @@
 
 In: nothing. Out: a mapping from aten overloads to functions, for AOTAutograd. What survives is the
 op table's rows, views, and calls kept whole on purpose: products, convolutions, attention, sorts,
-scans, scatters, and everything that draws random numbers (so that eager's stream is reproduced).
+scans, scatters, and draws of random numbers that no kernel makes or that have to be eager's.
 Entries of torch are taken where they are exact; ours replace the rest and say why.
 """
 
@@ -26,6 +26,7 @@ from fuser.capture.decomposition import (
     foreach,
     losses,
     norms,
+    random_numbers,
     reductions,
     tensors,
     transformers,
@@ -103,14 +104,17 @@ def _packets() -> list[Any]:
 
 
 @functools.cache
-def decompositions() -> dict[OpOverload, Callable[..., Any]]:
-    """The table for AOTAutograd; treat it as read-only."""
+def decompositions(fuses_random: bool = True) -> dict[OpOverload, Callable[..., Any]]:
+    """The table for AOTAutograd; treat it as read-only.
+
+    With `fuses_random` False, what draws random numbers is left to eager and its stream.
+    """
     table: dict[Any, Callable[..., Any]] = {
         target: rule(function)
         for target, function in get_decompositions(_packets()).items()
         if not str(target).rpartition(".")[2].endswith(_SKIPPED_OVERLOADS)
     }
-    for rules in _OWN:
+    for rules in (*_OWN, *([random_numbers.RULES] if fuses_random else [])):
         table.update(rules)
     table[aten._to_copy.default] = _internal_cast
     return table
