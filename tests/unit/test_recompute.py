@@ -118,7 +118,6 @@ STORED: dict[str, tuple[Program, tuple[Tensor, ...]]] = {
     ),
     "an output": (lambda x: (lambda y: (y, *both_sums(y)))(x.sin()), (LARGE,)),
     "read by a call": (lambda x: (lambda y: (y @ y, *both_sums(y)))(x.sin()), (LARGE,)),
-    "random": (lambda x: both_sums(torch.rand_like(x)), (LARGE,)),
     "a call": (lambda x: both_sums(x.cumsum(0)), (LARGE,)),
     "a reduction": (lambda x: both_sums(F.softmax(x, 1)), (LARGE,)),
     "written in between": (written_between, (LARGE,)),
