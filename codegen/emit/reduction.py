@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fuser.codegen.emit.context import LoopedContext, RowContext
-from fuser.codegen.emit.kernel import Work, build, kernel_spec, summary_of
+from fuser.codegen.emit.kernel import Work, build, chunk_of, kernel_spec, summary_of
 from fuser.codegen.reduction_body import LoopedBody, Pass, RowBody
 from fuser.ir.dim import product
 from fuser.ir.kernel import GridAxis, KernelSpec
@@ -57,7 +59,7 @@ def looped_kernels(work: Work) -> tuple[KernelSpec, ...]:
         passes = body.passes(work.ops, stored)
         return passes, body.store_results(work.ops, stored)
 
-    built = build(work, LoopedBody, write)
+    built = build(work, partial(LoopedBody, chunk=chunk_of(work)), write)
     x_size = product(axis.size for axis in work.parallel)
     r_size = product(axis.size for axis in work.reduced)
 

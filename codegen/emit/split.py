@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fuser.codegen.emit.context import CombineContext, PartialContext
-from fuser.codegen.emit.kernel import Work, build, kernel_spec, scratch, summary_of
+from fuser.codegen.emit.kernel import Work, build, chunk_of, kernel_spec, scratch, summary_of
 from fuser.codegen.expressions import Held
-from fuser.codegen.reduction_body import LoopedBody, Pass, RowBody
+from fuser.codegen.reduction_body import Finish, LoopedBody, Pass, RowBody
 from fuser.codegen.reductions import FOLDS
 from fuser.ir.dim import multiply, product
 from fuser.ir.graph import Op
@@ -20,7 +22,7 @@ class PartialBody(LoopedBody):
     def partial(self, ops: tuple[Op, ...], stored: frozenset[str]) -> tuple[Pass, list[str]]:
         reduced = {axis.name for axis in self.space.reduced}
         accumulators: list[str] = []
-        finish: list[tuple[Op, str]] = []
+        finish: Finish = []
         for op in ops:
             if op.reduced:
                 accumulators += self.accumulate(op, finish)
@@ -28,7 +30,7 @@ class PartialBody(LoopedBody):
                 self.store(op)
         lines = self.lines
         step = Pass(tuple(lines.outer), tuple(accumulators), tuple(lines.inner), ())
-        return step, [text for _, text in finish]
+        return step, [text() for _, text in finish]
 
 
 class CombineBody(RowBody):
@@ -77,7 +79,7 @@ def _partial_kernel(
         pointers = [body.pointer(workspace_name(op)) for op in folds]
         return step, tuple(zip(pointers, totals, strict=True))
 
-    built = build(work, PartialBody, write)
+    built = build(work, partial(PartialBody, chunk=chunk_of(work)), write)
     x_size = product(axis.size for axis in work.parallel)
     r_size = product(axis.size for axis in work.reduced)
     name = f"{work.region.name}_partial"

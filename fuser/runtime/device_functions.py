@@ -16,3 +16,5 @@ else:
     from fuser.runtime.device_logic import *  # noqa: F403
     from fuser.runtime.device_math import *  # noqa: F403
     from fuser.runtime.device_reductions import *  # noqa: F403
+
+from fuser.runtime.device_online import *  # noqa: F403 - written once for both

@@ -170,10 +170,50 @@ def test_every_combination_of_axes(name: str, layout: str, device: str) -> None:
     assert_matches_eager(program, LAYOUTS[layout](), device=device, expect_opaque=())
 
 
-@pytest.mark.xfail(reason="the mean is rounded, so that equal values have a distance from it")
 def test_the_spread_of_equal_values_is_zero(device: str) -> None:
     equal = values(3, 1, 7).expand(3, 5, 7)
     assert_matches_eager(lambda x: (x.var(1), x.std(1)), equal, device=device)
+
+
+@pytest.mark.parametrize("length", [1000, 33_001])
+def test_the_spread_of_values_far_from_zero(length: int, device: str) -> None:
+    """In registers and in a loop: large means, a first value far from all others, equal values,
+    overflow of the squares, infinities and NaN."""
+    x = values(66, length) + 1e4
+    x[5:9, 0] = 0
+    x[0], x[1], x[2] = 3.3, 1e30, 1e-30
+    x[3, 7], x[4, -1] = torch.inf, torch.nan
+
+    def program(x: Tensor) -> Any:
+        return x.var(-1), x.std(-1), F.layer_norm(x, x.shape[-1:])
+
+    plans = assert_matches_eager(program, x, device=device, expect_opaque=())
+    assert (Strategy.LOOPED in strategies(plans)) == (length > 32768)
+
+
+ONLINE: dict[str, Callable[[Tensor], Any]] = {
+    "softmax": lambda x: x.softmax(-1),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "weighed": lambda x: (
+        lambda e: (e * (x / 3)).sum(-1) / e.sum(-1)
+    )(torch.exp(x * 2 - (x * 2).amax(-1, keepdim=True))),
+}  # fmt: skip
+
+
+@FLOAT_TYPES
+@pytest.mark.parametrize("length", [33_001, 40_000])
+@pytest.mark.parametrize("name", ONLINE)
+def test_long_rows_of_exponentials(name: str, length: int, dtype: torch.dtype, device: str) -> None:
+    """Rising and falling rows, rows of infinities and of NaN, single values among infinities."""
+    x = 3 * values(66, length)
+    x[0], x[1], x[2], x[3] = -torch.inf, torch.inf, torch.nan, -3e38
+    x[4, 7:], x[5, :-1], x[6, : length // 2] = -torch.inf, -torch.inf, -torch.inf
+    x[7, 9], x[8, -1], x[9, 0] = torch.inf, torch.nan, -torch.inf
+    x[10], x[11] = torch.linspace(-80, 80, length), torch.linspace(80, -80, length)
+    x[12, 3], x[13, 0], x[13, 1] = 1e4, torch.nan, torch.inf
+    plans = assert_matches_eager(ONLINE[name], x.to(dtype), device=device, expect_opaque=())
+    assert strategies(plans) == {Strategy.LOOPED}
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "amax", "argmax", "any", "prod", "softmax"])
