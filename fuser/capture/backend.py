@@ -20,7 +20,6 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.utils import flatten_graph_inputs
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_module_simplified
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import CompileContext as DynamoContext
 from torch._guards import TracingContext
 
@@ -28,6 +27,7 @@ from fuser.capture import second_order
 from fuser.capture.aliasing import overlap_check
 from fuser.capture.decomposition.table import decompositions
 from fuser.capture.registry import GraphRecord, current_caller
+from fuser.capture.rematerialise import partition
 from fuser.capture.second_order import untraced
 from fuser.errors import FuserError
 from fuser.log import get_logger, warn_once
@@ -140,7 +140,7 @@ class _Compilation:
                 bw_compiler=untraced(self.backward),
                 inference_compiler=self.inference,
                 decompositions=decompositions(),
-                partition_fn=min_cut_rematerialization_partition,
+                partition_fn=partition,
                 keep_inference_input_mutations=False,
             )
         except (FuserError, TorchDynamoException):  # ours, and Dynamo's requests to trace again

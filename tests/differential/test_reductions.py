@@ -345,3 +345,23 @@ def test_losses(name: str, dtype: torch.dtype, device: str) -> None:
         x, target, TARGETS, weights, grad=True, device=device, expect_opaque=(),
     )  # fmt: skip
     assert generated_kinds(plans)
+
+
+@FLOAT_TYPES
+@pytest.mark.parametrize("classes", [CLASSES, 33_001])
+def test_a_cross_entropy_reads_its_logits_twice(
+    classes: int, dtype: torch.dtype, device: str
+) -> None:
+    """Once forward and once backward, where the gradient is elementwise; nothing of their size is
+    kept beside them."""
+    logits, targets = values(66, classes, dtype=dtype), torch.arange(66) % classes
+    targets[3] = targets[7] = -100
+    plans = assert_matches_eager(
+        F.cross_entropy, logits, targets, grad=True, device=device, expect_opaque=()
+    )
+    by_phase = {plan.fusion.phase: plan.fusion for plan in plans}
+    assert not any(op.reduced for op in by_phase["backward"].graph.ops)
+    if classes > CLASSES:
+        values_of = by_phase["forward"].graph.values
+        stored = [n for region in by_phase["forward"].regions for n in region.outputs]
+        assert all(values_of[name].type.numel <= 66 for name in stored)
