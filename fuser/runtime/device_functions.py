@@ -13,6 +13,7 @@ if is_interpreting():
     from fuser.runtime.interpreter_functions import *  # noqa: F403 - a second list would drift
 else:
     from fuser.runtime.device_arithmetic import *  # noqa: F403
+    from fuser.runtime.device_float8 import *  # noqa: F403
     from fuser.runtime.device_logic import *  # noqa: F403
     from fuser.runtime.device_math import *  # noqa: F403
     from fuser.runtime.device_reductions import *  # noqa: F403
