@@ -1,6 +1,7 @@
 """A region's schedule: its strategy, and the configurations of each of its kernels.
 
-In: a graph, ops in program order, what is stored, and the iteration space. Out: a `Schedule`.
+In: a graph, ops in program order, what is stored, and the iteration space. Out: the `Schedule`s
+among which predicted time decides, the usual one first.
 """
 
 from __future__ import annotations
@@ -21,32 +22,35 @@ from fuser.passes.configurations import (
     split_parts,
 )
 from fuser.passes.live import live_values
-from fuser.passes.strategy import strategy_for
+from fuser.passes.strategy import MIN_LOOPED_ROW, strategy_for
 
 
-def schedule_for(
+def schedules_for(
     graph: Graph,
     ops: Sequence[Op],
     stored: frozenset[str],
     space: Space,
     primary: Access | None,
     device: DeviceSpec,
-) -> Schedule:
-    """How the ops, as one region, are walked on `device`; `primary` decides the fast axis."""
+) -> tuple[Schedule, ...]:
+    """How the ops, as one region, may be walked on `device`; `primary` decides the fast axis."""
     rows = evaluate(space.parallel_size, graph.hints)
     live = live_values(graph, ops, stored)
     if not any(op.reduced for op in ops):
-        return Schedule(Strategy.FLAT, (pointwise_configurations(rows, live, device),))
+        return (Schedule(Strategy.FLAT, (pointwise_configurations(rows, live, device),)),)
     row = evaluate(space.reduced_size, graph.hints)
     by_column = is_column(primary, space)
     strategy = strategy_for(graph, ops, stored, space, by_column)
+    looped = Schedule(Strategy.LOOPED, (looped_configurations(rows, row, by_column, live, device),))
     if strategy is Strategy.ROW_IN_REGISTERS:
-        return Schedule(strategy, (row_configurations(rows, row, by_column, live, device),))
+        whole = Schedule(strategy, (row_configurations(rows, row, by_column, live, device),))
+        is_either = row > MIN_LOOPED_ROW and not by_column and device.backend != "cpu"
+        return (whole, looped) if is_either else (whole,)
     if strategy is Strategy.LOOPED:
-        return Schedule(strategy, (looped_configurations(rows, row, by_column, live, device),))
+        return (looped,)
     parts = split_parts(rows, row, by_column, device)
     part = max(1, row // parts)
-    return Schedule(
+    split = Schedule(
         strategy,
         (
             looped_configurations(rows, part, by_column, live, device),
@@ -54,3 +58,4 @@ def schedule_for(
         ),
         parts,
     )
+    return (split,)

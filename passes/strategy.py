@@ -16,6 +16,10 @@ from fuser.ir.space import Space
 MAX_ROW_IN_REGISTERS = 32768
 """Elements: 16 warps then hold 64 a thread."""
 
+MIN_LOOPED_ROW = 8192
+"""Elements of a row above which a loop may be faster: registers for it leave room for few blocks,
+and nothing is loaded while they compute."""
+
 MIN_SPLIT_ROW = 16384
 """Elements of a row below which one block reads it faster than two launches start."""
 

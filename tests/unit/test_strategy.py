@@ -11,7 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuser.ir.region import Region, Strategy
-from fuser.passes.strategy import MAX_ROW_IN_REGISTERS, MAX_SPLIT_ROWS, MIN_SPLIT_ROW, can_split
+from fuser.passes.strategy import (
+    MAX_ROW_IN_REGISTERS,
+    MAX_SPLIT_ROWS,
+    MIN_LOOPED_ROW,
+    MIN_SPLIT_ROW,
+    can_split,
+)
 from support.graphs import graph_of, only_region, plan_of
 
 Program = Callable[..., Any]
@@ -33,7 +39,9 @@ def softmax(x: Tensor) -> Tensor:
     ("rows", "row", "strategy"),
     [
         (4096, 64, Strategy.ROW_IN_REGISTERS),
-        (4096, MAX_ROW_IN_REGISTERS, Strategy.ROW_IN_REGISTERS),
+        (4096, MIN_LOOPED_ROW, Strategy.ROW_IN_REGISTERS),
+        # One block a processor has it in registers, and loads nothing while it adds.
+        (4096, MAX_ROW_IN_REGISTERS, Strategy.LOOPED),
         (4096, MAX_ROW_IN_REGISTERS + 1, Strategy.LOOPED),
         (MAX_SPLIT_ROWS, MIN_SPLIT_ROW, Strategy.SPLIT),
         (MAX_SPLIT_ROWS, MIN_SPLIT_ROW - 1, Strategy.ROW_IN_REGISTERS),
@@ -49,7 +57,8 @@ def test_rows_decide(rows: int, row: int, strategy: Strategy) -> None:
     ("row", "strategy"),
     [
         (64, Strategy.ROW_IN_REGISTERS),
-        (MAX_ROW_IN_REGISTERS, Strategy.ROW_IN_REGISTERS),
+        (MIN_LOOPED_ROW, Strategy.ROW_IN_REGISTERS),
+        (MAX_ROW_IN_REGISTERS, Strategy.LOOPED),
         (40000, Strategy.LOOPED),
     ],
 )
