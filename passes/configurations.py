@@ -72,13 +72,21 @@ def row_configurations(
 
 
 def looped_configurations(
-    rows: int, row: int, is_column: bool, live: int, device: DeviceSpec
+    rows: int, row: int, is_column: bool, live: int, device: DeviceSpec, together: int = 1
 ) -> Candidates:
-    """A block of the row at a time. A column kernel has its neighbours along x."""
+    """A block of the row at a time. A column kernel has its neighbours along x; `together` rows
+    have their elements in the same lines of memory."""
     if device.backend == "cpu":
         block = min(power_of_two(row), INTERPRETER_TILE // 4)
         several = max(1, min(power_of_two(rows), INTERPRETER_TILE // block))
         return (Configuration((("XBLOCK", several), ("RBLOCK", block))),)
+    if together > 1 and not is_column:
+        tiles = [(together, 2048, 16), (together, 1024, 8), (2 * together, 1024, 16)]
+        tiles += [(together, 512, 8), (max(1, together // 2), 512, 8)]
+        return tuple(
+            Configuration((("XBLOCK", x), ("RBLOCK", min(power_of_two(row), r))), num_warps=warps)
+            for x, r, warps in tiles
+        )
     warps = 8
     wide: list[Configuration] = []
     if is_column:

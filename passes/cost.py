@@ -1,9 +1,10 @@
 """Predicted bytes, operations and time of a group of ops as one kernel.
 
 In: the ops with their iteration space, schedule and needs. Out: a `Cost`. Time is a launch plus the
-longer of memory and arithmetic time, and of rows in registers what of the shorter is not hidden. Memory time is the longer of two: what device memory moves,
-each element once, and what L2 serves, whole sectors for each read that is repeated or strided.
-Both are slower when too few bytes are in flight to hide the latency of memory (Little's law).
+longer of memory and arithmetic time, and of rows in registers what of the shorter is not hidden.
+Memory time is the longer of two: what device memory moves, each element once, and what L2 serves,
+whole sectors for each read that is repeated or strided. Both are slower when too few bytes are in
+flight to hide the latency of memory (Little's law).
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def region_cost(
 def _repeated_loads(
     schedule: Schedule, walk: Walk, found: Sequence[Access], device: DeviceSpec
 ) -> int:
-    """In operations, the loads by which the lanes of a flat kernel get one value each for itself."""
+    """In operations, the loads by which each lane of a flat kernel gets a row's value itself."""
     if schedule.strategy is not Strategy.FLAT or device.backend == "cpu":
         return 0
     loads = {

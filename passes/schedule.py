@@ -13,7 +13,7 @@ from fuser.ir.dim import evaluate
 from fuser.ir.graph import Graph, Op
 from fuser.ir.region import Schedule, Strategy
 from fuser.ir.space import Space
-from fuser.passes.access import Access, is_column
+from fuser.passes.access import Access, is_column, rows_together
 from fuser.passes.configurations import (
     combine_configurations,
     looped_configurations,
@@ -41,7 +41,10 @@ def schedules_for(
     row = evaluate(space.reduced_size, graph.hints)
     by_column = is_column(primary, space)
     strategy = strategy_for(graph, ops, stored, space, by_column)
-    looped = Schedule(Strategy.LOOPED, (looped_configurations(rows, row, by_column, live, device),))
+    sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in space.axes}
+    together = rows_together(primary, space, sizes)
+    tiles = looped_configurations(rows, row, by_column, live, device, together)
+    looped = Schedule(Strategy.LOOPED, (tiles,))
     if strategy is Strategy.ROW_IN_REGISTERS:
         whole = Schedule(strategy, (row_configurations(rows, row, by_column, live, device),))
         is_either = row > MIN_LOOPED_ROW and not by_column and device.backend != "cpu"
@@ -53,7 +56,7 @@ def schedules_for(
     split = Schedule(
         strategy,
         (
-            looped_configurations(rows, part, by_column, live, device),
+            looped_configurations(rows, part, by_column, live, device, together),
             combine_configurations(rows, parts, device),
         ),
         parts,
