@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from fuser.device import DeviceSpec
 from fuser.ir.dim import evaluate
 from fuser.ir.graph import Graph, Op
-from fuser.ir.region import Schedule, Strategy
+from fuser.ir.region import Region, Schedule, Strategy
 from fuser.ir.space import Space
-from fuser.passes.access import Access, is_column, rows_together
+from fuser.passes.access import Access, accesses, is_column, primary_access, rows_together
 from fuser.passes.configurations import (
     combine_configurations,
     looped_configurations,
@@ -62,3 +62,14 @@ def schedules_for(
         parts,
     )
     return (split,)
+
+
+def other_schedules(graph: Graph, region: Region, device: DeviceSpec) -> tuple[Schedule, ...]:
+    """The ways to walk a region's rows that predicted time decided against."""
+    if region.strategy not in (Strategy.ROW_IN_REGISTERS, Strategy.LOOPED):
+        return ()
+    ops = sorted((graph.by_name[n] for n in region.all_ops), key=lambda op: graph.position[op.name])
+    stored = frozenset(region.outputs)
+    primary = primary_access(accesses(graph, ops, stored, region.space))
+    every = schedules_for(graph, ops, stored, region.space, primary, device)
+    return tuple(schedule for schedule in every if schedule.strategy is not region.strategy)
