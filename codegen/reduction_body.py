@@ -68,6 +68,12 @@ class ReductionBody(Body):
             index = through(operand.map, index, self.axis_sizes)
         return index
 
+    def place(self, operand: Operand, index: Index) -> object:
+        """What an operand reads there: equal for equal elements."""
+        assert isinstance(operand, Argument)
+        seen = through(operand.map, index, self.axis_sizes)
+        return _place(operand.value, seen)
+
 
 class RowBody(ReductionBody):
     """The whole row is one tile: reductions are ordinary lines."""
@@ -137,6 +143,8 @@ class LoopedBody(ReductionBody):
         super().__init__(*arguments)
         self.chunk = chunk
         self.running: dict[object, Running] = {}
+        self.states: dict[str, tuple[str, ...]] = {}
+        """Of each shifted sum its accumulators."""
 
     def reduction(self, op: Op, index: Index, guard: Held | None) -> Held:
         return self.known["reduced", op.name]
@@ -226,6 +234,7 @@ class LoopedBody(ReductionBody):
         _, tile, _ = self.folded(op, self.space.index[op.name])
         self.known = before
         total = self.names.fresh(f"{op.name}_so_far")
+        self.states[op.name] = (total, running.largest)
         start.append(self.accumulator(total, "0", op.compute))
         states = f"{total}, {running.before}, {running.largest}"
         self.lines.emit(ROW, f"{total} = fn.accumulate_rescaled({states}, {tile}, {self.chunk})")
@@ -261,6 +270,7 @@ class LoopedBody(ReductionBody):
         tile = self.tile(self.operand(shifted.values, place, None), op.compute)
         ends = ("count", "mean", "squares")
         states = [self.names.fresh(f"{op.name}_{end}") for end in ends]
+        self.states[op.name] = tuple(states)
         together = ", ".join(states)
         text = f"fn.accumulate_spread({together}, {tile}, r_mask, {self.chunk})"
         self.lines.emit(ROW, f"{together} = {text}")
@@ -280,12 +290,6 @@ class LoopedBody(ReductionBody):
         """The first line of an accumulator with one element a chunk."""
         shape = "RBLOCK" if self.chunk == 1 else f"RBLOCK // {self.chunk}"
         return f"{name} = tl.full([XBLOCK, {shape}], {value}, {dtype.triton})"
-
-    def place(self, operand: Operand, index: Index) -> object:
-        """What an operand reads there: equal for equal elements."""
-        assert isinstance(operand, Argument)
-        seen = through(operand.map, index, self.axis_sizes)
-        return _place(operand.value, seen)
 
     def forget_rows(self) -> None:
         """Values of row length do not outlive the loop they were computed in."""

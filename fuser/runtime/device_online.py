@@ -26,11 +26,15 @@ __all__ = [
     "accumulate_rescaled",
     "accumulate_spread",
     "largest_of_chunks",
+    "largest_of_part",
     "mean_of_chunks",
+    "mean_of_part",
     "refined_mean",
+    "rescaled_part",
     "rescaled_sum",
     "shift_of",
     "spread_chunks",
+    "spread_of_part",
     "spread_sum",
 ]
 
@@ -89,6 +93,18 @@ def accumulate_rescaled(total, before, largest, value, COUNT: tl.constexpr):
 def rescaled_sum(total, largest, shift):
     """What chunks have summed up, of each row and shifted by `shift`"""
     return sum(total * _scale(largest, shift), 1, True)
+
+
+@triton.jit
+def largest_of_part(largest):
+    """What chunks have found, of each row"""
+    return max(largest, 1, True)
+
+
+@triton.jit
+def rescaled_part(total, largest):
+    """What chunks have summed up, of each row and shifted by its own largest value"""
+    return rescaled_sum(total, largest, shift_of(max(largest, 1, True)))
 
 
 # Sums of squares: the running shift is the mean so far.
@@ -150,6 +166,18 @@ def spread_sum(count, mean, squares, centre):
     gap = tl.where(count == 0, 0, mean - centre)
     # Rounding may leave less than nothing. NaN stays.
     return maximum(sum(squares + count * gap * gap, 1, True), 0)
+
+
+@triton.jit
+def mean_of_part(count, mean):
+    """The mean of each row's values from that of its chunks; 0 of none"""
+    return mean_of_chunks(count, mean, mean_of_chunks(count, mean, tl.full([], 0, mean.dtype)))
+
+
+@triton.jit
+def spread_of_part(count, mean, squares):
+    """The squares of all values' distance from their mean, of each row"""
+    return spread_sum(count, mean, squares, mean_of_part(count, mean))
 
 
 @triton.jit

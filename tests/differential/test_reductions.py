@@ -112,6 +112,9 @@ SPLIT: dict[str, Callable[[Tensor], Any]] = {
     "everything": lambda x: x.sum(),
     "softmax": lambda x: x.softmax(-1),
     "std": lambda x: x.std(-1),
+    "var_mean": lambda x: torch.var_mean(x, -1),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "largest_and_logsumexp": lambda x: (x.amax(-1), x.logsumexp(-1), x.sum(-1)),
 }
 
 
@@ -124,10 +127,43 @@ def test_few_long_rows(name: str, shape: tuple[int, int], dtype: torch.dtype, de
     # What needs the row again after its fold cannot be split as a whole: it is looped, or cut into
     # kernels of which the folds are split, whichever is predicted to be faster.
     found = strategies(plans)
-    if name in ("softmax", "std"):
+    if name == "softmax":
         assert found & {Strategy.LOOPED, Strategy.SPLIT}
     else:
         assert Strategy.SPLIT in found
+
+
+@pytest.mark.parametrize("name", ["std", "logsumexp", "softmax"])
+def test_few_long_rows_of_special_values(name: str, device: str) -> None:
+    """Parts of nothing but infinities, and one value that all others are far from."""
+    x = values(9, 70_001)
+    x[0], x[1], x[2, 5], x[3, -1] = -torch.inf, torch.inf, torch.nan, torch.inf
+    x[4, 10:], x[5, :-10], x[6] = -torch.inf, -torch.inf, 3.3
+    x[7] += 1e4
+    x[7, 0], x[8, 0] = 0, 1e4
+    if name == "std":
+        x[4:6] = 1e30
+    plans = assert_matches_eager(SPLIT[name], x, device=device, expect_opaque=())
+    assert Strategy.SPLIT in strategies(plans) or name == "softmax"
+
+
+@FLOAT_TYPES
+def test_statistics_of_few_long_columns(dtype: torch.dtype, device: str) -> None:
+    tall = values(5000, 12, dtype=dtype) + 50
+    plans = assert_matches_eager(
+        lambda x: torch.var_mean(x, 0), tall, device=device, expect_opaque=()
+    )
+    assert strategies(plans) == {Strategy.SPLIT}
+
+
+@FLOAT_TYPES
+def test_groups_of_channels_in_long_rows(dtype: torch.dtype, device: str) -> None:
+    """Channels last: rows of short runs, too long for registers."""
+    x = (values(2, 8, 130, 133, dtype=dtype) + 3).contiguous(memory_format=torch.channels_last)
+    weight = torch.linspace(0.5, 2, 8).to(dtype)
+    assert_matches_eager(
+        lambda x, w: F.silu(F.group_norm(x, 2, w)), x, weight, device=device, expect_opaque=()
+    )
 
 
 # Axes ---------------------------------------------------------------------------------------------

@@ -98,7 +98,10 @@ SPLITTABLE: dict[str, tuple[Program, bool]] = {
     "a value of each row after": (lambda x: x.mean(1).exp() + 1, True),
     "a long value before": (lambda x: (lambda y: (y, y.sum(1)))(x.exp()), True),
     "a long value after": (lambda x: x - x.mean(1, keepdim=True), False),
-    "a reduction after another": (lambda x: x.var(1), False),
+    "a reduction after another": (lambda x: (x * x.amax(1, keepdim=True)).sum(1), False),
+    "a spread": (lambda x: x.var(1), True),
+    "a sum of exponentials": (lambda x: x.logsumexp(1), True),
+    "an exponential after its sum": (lambda x: x.softmax(1), False),
     "a position": (lambda x: x.argmax(1), False),
     "a loss": (lambda x: F.mse_loss(x, x.sin()), True),
 }
@@ -109,5 +112,5 @@ def test_what_can_be_split(case: str) -> None:
     program, expected = SPLITTABLE[case]
     x = torch.empty(4, 6)
     region = only_region(plan_of(program, x))
-    ops = graph_of(program, x).ops
-    assert can_split(ops, frozenset(region.outputs), region.space) is expected
+    graph = graph_of(program, x)
+    assert can_split(graph, graph.ops, frozenset(region.outputs), region.space) is expected
