@@ -26,9 +26,10 @@ from torch._guards import TracingContext
 from fuser.capture import second_order
 from fuser.capture.aliasing import overlap_check
 from fuser.capture.decomposition.table import decompositions
+from fuser.capture.partition import partition
 from fuser.capture.registry import GraphRecord, current_caller
 from fuser.capture.second_order import untraced
-from fuser.capture.seeds import is_random, partition, share_seeds
+from fuser.capture.seeds import is_random, share_seeds
 from fuser.errors import FuserError
 from fuser.log import get_logger, warn_once
 

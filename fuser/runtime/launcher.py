@@ -77,6 +77,9 @@ current_stream: Callable[[int], int] = getattr(
 """The handle of the stream on which work for a GPU is enqueued now."""
 
 
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
 class Launcher:
     """`launcher(*arguments, *symbols)`: the kernel's arguments in the order of `spec.arguments`,
     then the values of the graph's size symbols in the order in which they were named here."""
@@ -171,7 +174,8 @@ class Launcher:
             target = triton.runtime.driver.active.get_current_target()
             options = compile_options(self.spec, self.configuration, target)
             with triton_cache():
-                compiled = function.warmup(*arguments, *constants, grid=(1,), **options)
+                typed = map(_as_in_kernels, arguments)
+                compiled = function.warmup(*typed, *constants, grid=(1,), **options)
                 # Loads it, which is where a kernel that needs too much shared memory fails.
                 compiled[(1, 1, 1)]
         except Exception as error:
@@ -196,7 +200,8 @@ class Launcher:
         constants = constants_of(self.spec, self.configuration, miss.is_wide)
         function = load(self.spec)
         try:
-            function[miss.grid](*miss.arguments, *constants)
+            arguments = map(_as_in_kernels, miss.arguments)
+            function[miss.grid](*arguments, *constants)
         except Exception as error:
             if isinstance(error.__cause__, IndexError):
                 # The program's own mistake, found by `check_index`: eager raises the same.
@@ -207,6 +212,12 @@ class Launcher:
         return KernelCompilationError(
             kernel=self.spec.name, cause=error, source_path=source_path(self.spec)
         )
+
+
+def _as_in_kernels(argument: Any) -> Any:
+    """The argument, a float8 tensor as the bytes that kernels know it as."""
+    is_float8 = isinstance(argument, torch.Tensor) and argument.dtype in _FLOAT8
+    return argument.view(torch.uint8) if is_float8 else argument
 
 
 def _geometry(
