@@ -77,7 +77,9 @@ def two_apart(x: Tensor, t: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("program", "folds"), [(one_hot, 1), (elsewhere, 2), (two_apart, 2)], ids=lambda p: str(p)
+    ("program", "folds"),
+    [(one_hot, 1), (elsewhere, 2), (two_apart, 2)],
+    ids=lambda value: getattr(value, "__name__", None),
 )
 def test_sums_of_one_element(program: Callable[..., Any], folds: int) -> None:
     arguments = torch.randn(4, 9), torch.tensor([[2], [-1], [9], [8]])
