@@ -71,7 +71,8 @@ def schedules_for(
 
 def _narrow_first(tiles: Sequence[Configuration]) -> tuple[Configuration, ...]:
     """Of a row that is read once, many small programs: nothing has to stay in L2."""
-    return tuple(sorted(tiles, key=lambda tile: tile.num_warps > tiles[-1].num_warps))
+    first = next(tile for tile in tiles if tile.num_warps == tiles[-1].num_warps)
+    return (first, *(tile for tile in tiles if tile is not first))
 
 
 def other_schedules(graph: Graph, region: Region, device: DeviceSpec) -> tuple[Schedule, ...]:
