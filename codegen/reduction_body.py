@@ -22,6 +22,7 @@ from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Op, Operand
 from fuser.ir.ops import BY_KIND
 from fuser.ir.space import Index, through
+from fuser.passes.access import operand_offset
 from fuser.passes.online import Rule, Shifted, shifted_sums
 from fuser.passes.stages import online_sums, reduction_stages
 
@@ -71,8 +72,9 @@ class ReductionBody(Body):
     def place(self, operand: Operand, index: Index) -> object:
         """What an operand reads there: equal for equal elements."""
         assert isinstance(operand, Argument)
-        seen = through(operand.map, index, self.axis_sizes)
-        return _place(operand.value, seen)
+        if operand.value not in self.inside:
+            return ("load", operand.value, operand_offset(operand, index, self.axis_sizes).key())
+        return _place(operand.value, through(operand.map, index, self.axis_sizes))
 
 
 class RowBody(ReductionBody):
@@ -188,8 +190,10 @@ class LoopedBody(ReductionBody):
 
     def accumulate(self, op: Op, finish: Finish) -> list[str]:
         """Emit the loop's line for one reduction; returns the accumulator's first lines."""
-        running = self.running.get(self.place(op.operands[0], self.space.index[op.name]))
-        if running is not None and op.kind == "amax":
+        running = None
+        if op.kind == "amax":
+            running = self.running.get(self.place(op.operands[0], self.space.index[op.name]))
+        if running is not None:
             finish.append((op, lambda: f"fn.max({running.largest}, 1, True)"))
             return []
         fold, tile, position = self.folded(op, self.space.index[op.name])

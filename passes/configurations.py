@@ -17,6 +17,9 @@ INTERPRETER_TILE = 1 << 17
 COLUMNS = 64
 """Rows of a column kernel's tile: neighbours in memory, 128 bytes of a half type."""
 
+MANY_ACCUMULATORS = 2
+"""Beyond so many of them for each element, the tile of a column kernel has to be smaller."""
+
 MAX_WARPS = 32
 
 Candidates = tuple[Configuration, ...]
@@ -72,10 +75,16 @@ def row_configurations(
 
 
 def looped_configurations(
-    rows: int, row: int, is_column: bool, live: int, device: DeviceSpec, together: int = 1
+    rows: int,
+    row: int,
+    is_column: bool,
+    live: int,
+    device: DeviceSpec,
+    together: int = 1,
+    accumulators: int = 1,
 ) -> Candidates:
     """A block of the row at a time. A column kernel has its neighbours along x; `together` rows
-    have their elements in the same lines of memory."""
+    have their elements in the same lines of memory. Lanes keep `accumulators` values an element."""
     if device.backend == "cpu":
         block = min(power_of_two(row), INTERPRETER_TILE // 4)
         several = max(1, min(power_of_two(rows), INTERPRETER_TILE // block))
@@ -86,6 +95,12 @@ def looped_configurations(
         return tuple(
             Configuration((("XBLOCK", x), ("RBLOCK", min(power_of_two(row), r))), num_warps=warps)
             for x, r, warps in tiles
+        )
+    if is_column and accumulators > MANY_ACCUMULATORS:
+        across = min(power_of_two(rows), COLUMNS // 2)
+        return tuple(
+            Configuration((("XBLOCK", across * x), ("RBLOCK", r)), num_warps=4 * x)
+            for x, r in ((1, 32), (2, 32), (1, 16), (1, 8))
         )
     warps = 8
     wide: list[Configuration] = []
@@ -109,6 +124,15 @@ def looped_configurations(
         Configuration((("XBLOCK", across), ("RBLOCK", down)), num_warps=warps)
         for across, down in found
     ]
+    if is_column and rows >= 4 * COLUMNS:
+        # Longer runs of memory for each row of the tile.
+        across, down = found[0]
+        wide = [
+            Configuration((("XBLOCK", across * times), ("RBLOCK", down // times)), num_warps=warps)
+            for times in (2, 4)
+            if down // times >= 8
+        ]
+        return (*narrow[:1], *wide, *narrow[1:])
     return (*wide[:1], *narrow[:1], *wide[1:], *narrow[1:])
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from fuser.device import DeviceSpec
 from fuser.ir.dim import evaluate
 from fuser.ir.graph import Graph, Op
+from fuser.ir.kernel import Configuration
 from fuser.ir.region import Region, Schedule, Strategy
 from fuser.ir.space import Space
 from fuser.passes.access import Access, accesses, is_column, primary_access, rows_together
@@ -22,6 +23,7 @@ from fuser.passes.configurations import (
     split_parts,
 )
 from fuser.passes.live import live_values
+from fuser.passes.stages import accumulators
 from fuser.passes.strategy import MIN_LOOPED_ROW, strategy_for
 
 
@@ -43,7 +45,8 @@ def schedules_for(
     strategy = strategy_for(graph, ops, stored, space, by_column)
     sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in space.axes}
     together = rows_together(primary, space, sizes)
-    tiles = looped_configurations(rows, row, by_column, live, device, together)
+    kept = accumulators(ops)
+    tiles = looped_configurations(rows, row, by_column, live, device, together, kept)
     looped = Schedule(Strategy.LOOPED, (tiles,))
     if strategy is Strategy.ROW_IN_REGISTERS:
         whole = Schedule(strategy, (row_configurations(rows, row, by_column, live, device),))
@@ -56,12 +59,20 @@ def schedules_for(
     split = Schedule(
         strategy,
         (
-            looped_configurations(rows, part, by_column, live, device, together),
+            _narrow_first(
+                looped_configurations(rows, part, by_column, live, device, together, kept)
+            ),
             combine_configurations(rows, parts, device),
         ),
         parts,
     )
     return (split,)
+
+
+def _narrow_first(tiles: Sequence[Configuration]) -> tuple[Configuration, ...]:
+    """Of a row that is read once, many small programs: nothing has to stay in L2."""
+    first = next(tile for tile in tiles if tile.num_warps == tiles[-1].num_warps)
+    return (first, *(tile for tile in tiles if tile is not first))
 
 
 def other_schedules(graph: Graph, region: Region, device: DeviceSpec) -> tuple[Schedule, ...]:

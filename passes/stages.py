@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from fuser.ir.graph import Op
-from fuser.passes.online import Rounds, Shifted, casts, shifted_sums
+from fuser.passes.online import Rounds, Rule, Shifted, casts, shifted_sums
 
 
 def reduction_stages(ops: Sequence[Op], rounds: Rounds = casts) -> dict[str, int]:
@@ -30,6 +30,18 @@ def online_sums(ops: Sequence[Op], rounds: Rounds = casts) -> Mapping[str, Shift
     return {
         name: each for name, each in shifted.items() if stages[name] < ready.after(each.shift.value)
     }
+
+
+def accumulators(ops: Sequence[Op]) -> int:
+    """The most values that a pass keeps for each element that a lane has of a tile."""
+    stages = reduction_stages(ops)
+    online = online_sums(ops)
+    kept: dict[int, int] = {}
+    for op in ops:
+        if op.reduced:
+            several = 3 if op.name in online and online[op.name].rule is Rule.SQUARE else 1
+            kept[stages[op.name]] = kept.get(stages[op.name], 0) + several
+    return max(kept.values(), default=0)
 
 
 def _stages(ops: Sequence[Op], shifted: Mapping[str, Shifted]) -> dict[str, int]:
