@@ -249,7 +249,7 @@ def test_long_rows_of_exponentials(name: str, length: int, dtype: torch.dtype, d
     x[10], x[11] = torch.linspace(-80, 80, length), torch.linspace(80, -80, length)
     x[12, 3], x[13, 0], x[13, 1] = 1e4, torch.nan, torch.inf
     plans = assert_matches_eager(ONLINE[name], x.to(dtype), device=device, expect_opaque=())
-    assert strategies(plans) == {Strategy.LOOPED}
+    assert Strategy.LOOPED in strategies(plans)
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "amax", "argmax", "any", "prod", "softmax"])
