@@ -20,6 +20,7 @@ from fuser.codegen.host_text import (
     tuple_text,
     with_comment,
 )
+from fuser.codegen.in_place import stored_in_place
 from fuser.errors import InvalidPlan
 from fuser.ir.dim import Dim, python_text, symbols_of
 from fuser.ir.dim_text import expression_text
@@ -140,11 +141,12 @@ class _Writer:
 
     def entry_step(self) -> HostStep:
         lines = self.size_lines()
+        by_stride = {*self.read_by_stride, *self.in_place.values()}
         for item in self.graph.inputs:
-            if item.value is None or item.value.name not in self.read_by_stride:
+            if item.value is None or item.value.name not in by_stride:
                 continue
             lines += self.layout_lines(item.value.name)
-        used = {*self.last_use, *self.graph.output_values}
+        used = {*self.last_use, *self.graph.output_values, *self.in_place.values()}
         unused = [
             self.names.value(item.value.name)
             for item in self.graph.inputs
@@ -251,6 +253,9 @@ class _Writer:
         return [f"if {name}.stride() != {stride}:", f"    {planned}"]
 
     def allocation(self, value: str) -> str:
+        if value in self.in_place:
+            taken = self.names.value(self.in_place[value])
+            return with_comment(f"{self.names.value(value)} = {taken}", "written in place")
         return self.empty(self.names.value(value), self.graph.values[value].type)
 
     def empty(self, name: str, kind: TensorType) -> str:
@@ -350,6 +355,11 @@ class _Writer:
             for value in self.reads(name):
                 found[value] = position
         return found
+
+    @cached_property
+    def in_place(self) -> Mapping[str, str]:
+        """Values to the inputs that they overwrite."""
+        return stored_in_place(self.plan, self.last_use)
 
     @cached_property
     def read_by_stride(self) -> frozenset[str]:
