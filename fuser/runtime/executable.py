@@ -122,7 +122,7 @@ class Executable:
             entry.region: _RegionRunner(plan, entry, self.fallbacks, self.counts)
             for entry in self.kernels
         }
-        self.call = self.bind(hooked=False)
+        self.call = self.bind()
         """The host program: takes the inputs in a list, which it empties."""
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -134,7 +134,7 @@ class Executable:
         """The host program where Triton has launch hooks."""
         return self.bind(hooked=True)
 
-    def bind(self, hooked: bool) -> Callable[[list[Any]], tuple[Any, ...]]:
+    def bind(self, hooked: bool = False) -> Callable[[list[Any]], tuple[Any, ...]]:
         """The function that the host program defines, among the objects that it names."""
         source = self.program.source
         digest = hashlib.sha256(source.encode()).hexdigest()[:8]
