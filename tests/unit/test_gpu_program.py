@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from fuser.codegen.host import host_program
-from fuser.ir.graph import Graph
 from fuser.ir.kernel import KernelSpec
 from fuser.runtime import executable as executable_module
 from fuser.runtime.executable import Executable
 from fuser.runtime.launcher import Launcher
 from support.played import Launcher36, Launcher37, PlayedFunction, play
-from support.runtime import Planned, elementwise, planned, total_in_parts, traced_graph
+from support.runtime import Planned, elementwise, on_gpu, planned, total_in_parts, traced_graph
 
 
 @pytest.fixture(params=[Launcher36, Launcher37], ids=["triton 3.6", "triton 3.7"])
@@ -23,25 +22,6 @@ def played(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> P
     function = PlayedFunction(request.param)
     play(monkeypatch, function)
     return function
-
-
-def on_gpu(graph: Graph, device: str = "cuda:0") -> Graph:
-    """The graph with every value on a GPU."""
-
-    def moved(item: Any) -> Any:
-        return item and replace(item, type=replace(item.type, device=device))
-
-    inputs = tuple(replace(item, value=moved(item.value)) for item in graph.inputs)
-    outputs = tuple(replace(item, argument=moved(item.argument)) for item in graph.outputs)
-    ops = tuple(
-        replace(
-            op,
-            results=tuple(map(moved, op.results)),
-            arguments=tuple(map(moved, op.arguments)),
-        )
-        for op in graph.ops
-    )
-    return replace(graph, inputs=inputs, ops=ops, outputs=outputs)
 
 
 def sums(x: torch.Tensor) -> torch.Tensor:
