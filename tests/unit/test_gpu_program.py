@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 
 from fuser.codegen.host import host_program
 from fuser.ir.kernel import KernelSpec
 from fuser.runtime import executable as executable_module
+from fuser.runtime.direct import HOOKED
 from fuser.runtime.executable import Executable
 from fuser.runtime.launcher import Launcher
 from support.played import Launcher36, Launcher37, PlayedFunction, play
@@ -110,6 +112,62 @@ def test_one_stream_for_all_launches_of_a_call(played: PlayedFunction, gpu: list
     assert [launched[0] for launched in played.launched] == [(4, 1, 1), (1, 1, 1), (1, 1, 1)] * 2
     assert executable.counts.direct == 3
     assert played.through == []
+
+
+def test_hooks_are_looked_for_once_a_call(played: PlayedFunction, gpu: list[int]) -> None:
+    made = sums_plan()
+    executable = Executable(made.plan, made.kernels, host_program(made.plan, made.kernels))
+    executable([torch.randn(1000)])
+    hook = triton.knobs.runtime.launch_enter_hook
+    seen: list[Any] = []
+    hook.add(seen.append)
+    try:
+        for _ in range(2):
+            executable([torch.randn(1000)])
+    finally:
+        hook.remove(seen.append)
+    executable([torch.randn(1000)])
+    assert [item["grid"] for item in seen] == [(4, 1, 1), (1, 1, 1), (1, 1, 1)] * 2
+    assert played.through == [3, 4, 5, 6, 7, 8]
+    assert executable.counts.indirect == {HOOKED: 6}
+    assert executable.counts.direct == 3
+
+
+def test_addresses_from_outside_are_tested(played: PlayedFunction, gpu: list[int]) -> None:
+    """Of inputs and of what original calls return: which of them is misaligned is in the key."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(x, 0) * 2 + y
+
+    memory = torch.zeros(200)
+    offset = 0
+
+    def cumsum(x: torch.Tensor, dim: int) -> torch.Tensor:
+        return memory[offset : offset + 64]
+
+    graph, _ = traced_graph(fn, torch.randn(64), torch.randn(64))
+    ops = tuple(
+        replace(op, call=replace(op.call, target=cumsum)) if op.is_opaque else op
+        for op in graph.ops
+    )
+    twice = elementwise("twice", ["cumsum"], "mul", 64, "{cumsum} * 2")
+    plus = elementwise("plus", ["mul", "y_1"], "add", 64, "{mul} + {y_1}")
+    made = planned(on_gpu(replace(graph, ops=ops)), (["mul"], [twice]), (["add"], [plus]))
+    executable = Executable(made.plan, made.kernels, host_program(made.plan, made.kernels))
+    variants = []
+    for offset, start in ((0, 0), (1, 0), (4, 8), (0, 3), (2, 1)):
+        executable([torch.randn(64), memory[100 + start : 164 + start]])
+        variants.append(
+            tuple(
+                len(launcher.variants)
+                for runner in executable.regions.values()
+                for launcher in runner.launchers
+            )
+        )
+        ((_, first, *_), (_, _, second, *_)) = played.launched[-2:]
+        assert first == memory.data_ptr() + 4 * offset
+        assert second == memory.data_ptr() + 4 * (100 + start)
+    assert variants == [(1, 1), (2, 1), (2, 1), (2, 2), (2, 2)]
 
 
 @pytest.mark.parametrize(
