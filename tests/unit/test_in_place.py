@@ -66,7 +66,7 @@ def arguments(columns: int = 33) -> list[Tensor]:
 def taken_over(compiled: Any) -> int:
     """Results that the host programs store in an input's memory."""
     executables = [each.executable for each in registry.plans(compiled)]
-    return sum(each.program.source.count("# written in place") for each in executables if each)
+    return sum(each.program.source.count(", in place") for each in executables if each)
 
 
 def assert_same(program: Program, compiled: Any, given: list[Tensor]) -> None:
