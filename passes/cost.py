@@ -19,6 +19,7 @@ from fuser.ir.ops import BY_KIND
 from fuser.ir.region import Cost, Needs, Schedule, Strategy
 from fuser.ir.space import LoopAxis, Space
 from fuser.passes.access import Access, order_axes
+from fuser.passes.approximate import weight_of
 from fuser.passes.stages import needed_in_passes
 
 SECTOR = 32
@@ -33,7 +34,7 @@ SPECIAL_WEIGHT = 8
 
 def op_work(graph: Graph, op: Op) -> int:
     """Arithmetic operations of one op over its domain."""
-    return BY_KIND[op.kind].weight * evaluate(product(op.domain), graph.hints)
+    return weight_of(op) * evaluate(product(op.domain), graph.hints)
 
 
 def region_cost(
@@ -50,9 +51,9 @@ def region_cost(
     traffic = _traffic(ops, stored, schedule, walk, found, device)
     work = special = 0
     for op in ops:
-        weight, size = BY_KIND[op.kind].weight, evaluate(product(op.domain), graph.hints)
-        work += weight * size
-        special += size if weight >= SPECIAL_WEIGHT else 0
+        size = evaluate(product(op.domain), graph.hints)
+        work += weight_of(op) * size
+        special += size if BY_KIND[op.kind].weight >= SPECIAL_WEIGHT else 0
     flow = _flow(walk, traffic, needs, schedule, device)
     memory_us = 1e6 * max(traffic.moved / device.copy_rate, traffic.cached / device.l2_rate) / flow
     resident = device.processors * -(-walk.blocks // device.processors)
