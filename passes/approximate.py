@@ -18,9 +18,10 @@ from fuser.ir.ops import BY_KIND
 APPROXIMATE = ("approximate", True)
 """The attribute of an op that generated code may approximate."""
 
-_FACTORS = frozenset({"abs", "convert", "copy", "divide", "mul", "neg", "reciprocal"})
-"""Their relative error is the sum of their operands'."""
-_ROOTS = frozenset({"sqrt", "rsqrt"})
+_FACTORS = frozenset(
+    {"abs", "convert", "copy", "divide", "mul", "neg", "reciprocal", "rsqrt", "sqrt", "where"}
+)
+"""Their relative error is at most the sum of their operands'."""
 _TOTALS = frozenset({"add", "amax", "amin", "maximum", "minimum", "sum"})
 """Their relative error is the largest of their operands', if those are of one sign."""
 
@@ -73,7 +74,7 @@ def _passes_on(op: Op, reader: Op, rounded: Set[str], positive: Set[str]) -> boo
         return False
     if reader.kind in _TOTALS:
         return all(_is_positive(operand, positive) for operand in reader.operands)
-    return reader.kind in _FACTORS or reader.kind in _ROOTS
+    return reader.kind in _FACTORS
 
 
 def _never_negative(graph: Graph) -> frozenset[str]:
