@@ -22,6 +22,7 @@ from fuser.ir.graph import Argument, Graph, Literal, Op, Operand, TensorType
 from fuser.ir.ops import BY_KIND, Group, Promotion
 from fuser.ir.space import Affine, Index, Space, memory_offset, through
 from fuser.passes.access import operand_offset
+from fuser.passes.approximate import is_approximate
 from fuser.passes.unify import result_index
 
 NOWHERE: frozenset[str] = frozenset()
@@ -123,7 +124,8 @@ class Body:
     def pointwise(self, op: Op, index: Index, guard: Held | None) -> Held:
         row = BY_KIND[op.kind]
         is_bool = op.compute is DType.BOOL
-        expression = (row.bool_expression if is_bool else "") or row.expression
+        wide = row.approximate if is_approximate(op) else row.expression
+        expression = (row.bool_expression if is_bool else "") or wide
         texts: list[str] = []
         level: frozenset[str] = frozenset()
         common = dict(op.attributes).get("compared_in", "")
@@ -137,7 +139,8 @@ class Body:
             held = self.operand(operand, index, guard)
             level |= held.level
             wanted = DType.BOOL if position in row.keeps else op.compute
-            if not op.type.dtype.is_float or op.call.name == USERS_CAST:
+            is_step = row.decides or not op.type.dtype.is_float
+            if is_step or op.call.name == USERS_CAST:
                 held = self.as_stored(held, operand)
             text = convert(held, wanted)
             if common and operand.type.dtype.value != common:

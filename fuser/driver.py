@@ -149,8 +149,11 @@ def plan_module(
 ) -> tuple[FusionPlan, tuple[RegionKernels, ...], tuple[Any, ...]]:
     """Plan and kernels of an FX graph for `target`, and the graph's constant tensors."""
     graph, constants = from_fx(module, name=phase)
-    plan = plan_graph(graph, target, phase, stages, options.rules)
-    kernels = generate(plan, rounds_everywhere=options.precision == "eager")
+    rounds_everywhere = options.precision == "eager"
+    plan = plan_graph(
+        graph, target, phase, stages, options.rules, rounds_everywhere=rounds_everywhere
+    )
+    kernels = generate(plan, rounds_everywhere)
     if stages.folder is not None:
         peaks = Peaks(planned=peak_bytes(plan), eager=eager_peak_bytes(plan.graph))
         stages.plan(plan, kernels, peaks)
@@ -165,13 +168,17 @@ def fit_plan(
     `on_kernel` is called with the name of each kernel that was compiled.
     """
 
+    rounds_everywhere = options.precision == "eager"
+
     def compile_kernels(specs: Sequence[KernelSpec]) -> Sequence[Resources | str]:
         return compile_many(specs, plan.target, plan.graph.hints, on_result=on_kernel)
 
     def replan(cuts: Cuts) -> FusionPlan:
-        return plan_graph(plan.graph, plan.target, plan.phase, NO_STAGES, options.rules, cuts)
+        return plan_graph(
+            plan.graph, plan.target, plan.phase, NO_STAGES, options.rules, cuts, rounds_everywhere
+        )
 
-    return fit(plan, compile_kernels, replan, options.precision == "eager", options.rules)
+    return fit(plan, compile_kernels, replan, rounds_everywhere, options.rules)
 
 
 def tune_plan(

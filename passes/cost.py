@@ -20,6 +20,7 @@ from fuser.ir.ops import BY_KIND
 from fuser.ir.region import Cost, Needs, Schedule, Strategy
 from fuser.ir.space import LoopAxis, Space
 from fuser.passes.access import Access, order_axes
+from fuser.passes.approximate import weight_of
 from fuser.passes.stages import needed_in_passes
 
 SECTOR = 32
@@ -37,7 +38,7 @@ SPECIAL_WEIGHT = 8
 
 def op_work(graph: Graph, op: Op) -> int:
     """Arithmetic operations of one op over its domain."""
-    return BY_KIND[op.kind].weight * evaluate(product(op.domain), graph.hints)
+    return weight_of(op) * evaluate(product(op.domain), graph.hints)
 
 
 def region_cost(
@@ -55,10 +56,11 @@ def region_cost(
     passes = needed_in_passes(ops, stored) if schedule.strategy is Strategy.LOOPED else ()
     work = special = computed = 0
     for op in ops:
-        weight, size = BY_KIND[op.kind].weight, evaluate(product(op.domain), graph.hints)
-        work += weight * size
-        computed += weight * size * max(1, sum(op.name in names for names in passes))
-        special += size if weight >= SPECIAL_WEIGHT else 0
+        size = evaluate(product(op.domain), graph.hints)
+        each = weight_of(op) * size
+        work += each
+        computed += each * max(1, sum(op.name in names for names in passes))
+        special += size if BY_KIND[op.kind].weight >= SPECIAL_WEIGHT else 0
     computed += _repeated_loads(schedule, walk, found, device)
     flow = _flow(walk, traffic, needs, schedule, device)
     memory_us = 1e6 * max(traffic.moved / device.copy_rate, traffic.cached / device.l2_rate) / flow

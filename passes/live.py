@@ -15,6 +15,7 @@ from fuser.ir.graph import Graph, Op
 from fuser.ir.ops import BY_KIND, Group
 from fuser.ir.region import Strategy
 from fuser.ir.space import Index
+from fuser.passes.approximate import weight_of
 from fuser.passes.stages import needed_in_passes
 
 SLOW_WEIGHT = 8
@@ -231,7 +232,7 @@ class _Writer:
                     # A constant is the same everywhere; what follows the index is more work.
                     level = self.index_level(op) if row.weight > 1 else 0
                 words = words_of(op.results[0].type.dtype)
-                place = add(Step(COMPUTE, level, words, [], None, row.weight))
+                place = add(Step(COMPUTE, level, words, [], None, weight_of(op)))
             for read in reads:
                 last[read] = place
             levels[name] = level

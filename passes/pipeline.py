@@ -12,6 +12,7 @@ from fuser.ir.check import check_graph, check_plan
 from fuser.ir.graph import Graph
 from fuser.ir.plan import FusionPlan, PassRecord
 from fuser.ir.rules import FusionRule, apply, check_asserted
+from fuser.passes.approximate import approximate
 from fuser.passes.base import NO_CUTS, Cuts, Limits
 from fuser.passes.canonicalize import merge_equal_ops, remove_unused_ops
 from fuser.passes.decide import decide
@@ -27,6 +28,11 @@ REWRITES: tuple[Rewrite, ...] = (
     # After merging, because the copies that lost their readers are then unused.
     remove_unused_ops,
 )
+APPROXIMATIONS: tuple[Rewrite, ...] = (
+    # Last, because who reads a value decides; not at all where every op rounds as in eager, for
+    # there the results are eager's bit for bit.
+    approximate,
+)
 
 
 def plan_graph(
@@ -36,10 +42,12 @@ def plan_graph(
     stages: Stages = NO_STAGES,
     rules: Sequence[FusionRule] = (),
     cuts: Cuts = NO_CUTS,
+    rounds_everywhere: bool = False,
 ) -> FusionPlan:
     """Rewrite the graph, partition it for `target` and record what each step did.
 
     `cuts` are pairs of ops that an earlier plan could not keep in one kernel.
+    `rounds_everywhere` says that kernels will round after every op, to eager's results.
 
     Raises `MustFuseError` or `AssertFusedError` where a rule cannot be or was not kept.
     """
@@ -48,7 +56,7 @@ def plan_graph(
     if is_checked:
         check_graph(graph, "import")
     records: list[PassRecord] = []
-    for rewrite in REWRITES:
+    for rewrite in (*REWRITES, *(() if rounds_everywhere else APPROXIMATIONS)):
         start = time.perf_counter()
         before = len(graph.ops)
         graph = rewrite(graph)

@@ -139,6 +139,7 @@ class _Compilation:
         self.options = options
         asked = options.get("random", "fused") == "fused"
         self.fuses_random = asked and backend._runs_kernels(example_inputs)
+        self.keeps_steps = options.get("precision", "fused") == "eager"
         self.compile_id = str(DynamoContext.current_compile_id() or "-")
         self.owned = _owned_by_modules(module, example_inputs)
         self.record = GraphRecord(current_caller(), self.owned)
@@ -156,7 +157,7 @@ class _Compilation:
                 # neither the compiler nor what it returns may be traced.
                 bw_compiler=untraced(self.backward),
                 inference_compiler=self.inference,
-                decompositions=decompositions(self.fuses_random),
+                decompositions=decompositions(self.fuses_random, self.keeps_steps),
                 partition_fn=partition,
                 keep_inference_input_mutations=False,
             )

@@ -46,7 +46,9 @@ class OpSpec:
     vector unit. `bool_expression` replaces the expression where the computation is on booleans; a
     row without one stays opaque there unless it compares. A row whose result depends on the spacing
     of its type's numbers (`by_spacing`) stays opaque for the half types, which kernels hold as
-    float32.
+    float32. `approximate` is an expression of fewer instructions, `approximate_weight` of them, for
+    results that eager rounds to a half type (`passes/approximate.py`). A row that `decides` has
+    steps: of nearly equal operands it makes different results, so it reads eager's rounded ones.
     """
 
     kind: str
@@ -60,6 +62,9 @@ class OpSpec:
     keeps: tuple[int, ...] = ()
     bool_expression: str = ""
     by_spacing: bool = False
+    approximate: str = ""
+    approximate_weight: int = 0
+    decides: bool = False
 
 
 def _unary(kind: str, expression: str = "", weight: int = 1, **fields: Any) -> OpSpec:
@@ -69,9 +74,13 @@ def _unary(kind: str, expression: str = "", weight: int = 1, **fields: Any) -> O
     )  # fmt: skip
 
 
-def _special(kind: str, weight: int = 16) -> OpSpec:
+def _special(kind: str, weight: int = 16, approximate_weight: int = 0) -> OpSpec:
     """A function that torch computes in floating point whatever the input type."""
-    return _unary(kind, weight=weight, promotion=Promotion.INT_TO_FLOAT)
+    return _unary(
+        kind, weight=weight, promotion=Promotion.INT_TO_FLOAT,
+        approximate=f"fn.approximate_{kind}({{0}})" if approximate_weight else "",
+        approximate_weight=approximate_weight,
+    )  # fmt: skip
 
 
 _WITH_NUMBERS = ("Tensor", "Scalar")
@@ -106,6 +115,9 @@ def _logical(kind: str, expression: str) -> OpSpec:
 _TRUE_DIVISION = ("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
 _MODE_DIVISION = ("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 _INT = Promotion.INT_TO_FLOAT
+_APPROXIMATE_DIVISION: Mapping[str, Any] = {
+    "approximate": "fn.approximate_divide({0}, {1})", "approximate_weight": 8,
+}  # fmt: skip
 
 _ARITHMETIC = (
     _binary("add", "{0} + {1}", requires=(("alpha", 1),), bool_expression="{0} | {1}"),
@@ -117,16 +129,17 @@ _ARITHMETIC = (
     OpSpec("reverse_sub", ("aten.rsub.Tensor", "aten.rsub.Scalar"), ("self", "other"),
            "{1} - {0}", requires=(("alpha", 1),)),
     _binary("mul", "{0} * {1}", bool_expression="{0} & {1}"),
-    OpSpec("divide", _TRUE_DIVISION, ("self", "other"), "fn.divide({0}, {1})", _INT, weight=8),
+    OpSpec("divide", _TRUE_DIVISION, ("self", "other"), "fn.divide({0}, {1})", _INT, weight=8,
+           **_APPROXIMATE_DIVISION),
     OpSpec("divide", _MODE_DIVISION, ("self", "other"), "fn.divide({0}, {1})", _INT, weight=8,
-           requires=(("rounding_mode", None),)),
+           requires=(("rounding_mode", None),), **_APPROXIMATE_DIVISION),
     OpSpec("floor_divide", _MODE_DIVISION, ("self", "other"), "fn.floor_divide({0}, {1})",
-           weight=12, requires=(("rounding_mode", "floor"),)),
+           weight=12, decides=True, requires=(("rounding_mode", "floor"),)),
     OpSpec("trunc_divide", _MODE_DIVISION, ("self", "other"), "fn.trunc_divide({0}, {1})",
-           weight=10, requires=(("rounding_mode", "trunc"),)),
-    _binary("floor_divide", "fn.floor_divide({0}, {1})", overloads=_FLOOR, weight=12),
-    _binary("remainder", "fn.remainder({0}, {1})", weight=12),
-    _binary("fmod", "fn.fmod({0}, {1})", weight=12),
+           weight=10, decides=True, requires=(("rounding_mode", "trunc"),)),
+    _binary("floor_divide", "fn.floor_divide({0}, {1})", overloads=_FLOOR, weight=12, decides=True),
+    _binary("remainder", "fn.remainder({0}, {1})", weight=12, decides=True),
+    _binary("fmod", "fn.fmod({0}, {1})", weight=12, decides=True),
     _binary("maximum", "fn.maximum({0}, {1})", overloads=_WHOLE, bool_expression="{0} | {1}"),
     _binary("minimum", "fn.minimum({0}, {1})", overloads=_WHOLE, bool_expression="{0} & {1}"),
     _binary("fmax", "fn.fmax({0}, {1})", overloads=_WHOLE),
@@ -140,8 +153,8 @@ _ARITHMETIC = (
             promotion=Promotion.NO_OPMATH, by_spacing=True),
     _unary("neg"),
     _unary("abs"),
-    _unary("sign", "fn.sign({0})", weight=2),
-    _unary("reciprocal", weight=8, promotion=_INT),
+    _unary("sign", "fn.sign({0})", weight=2, decides=True),
+    _special("reciprocal", 8, 8),
     _unary("relu", "fn.maximum({0}, 0)"),
     OpSpec("clamp_min", ("aten.clamp_min.default", "aten.clamp_min.Tensor"), ("self", "min"),
            "fn.maximum({0}, {1})"),
@@ -157,17 +170,24 @@ _ARITHMETIC = (
 
 _FUNCTIONS = (
     *(_special(kind) for kind in (
-        "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin",
-        "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc",
-        "erfinv", "lgamma", "sigmoid",
+        "expm1", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",
+        "acosh", "atanh", "erf", "erfinv", "lgamma",
     )),
-    _unary("sqrt", weight=8, promotion=_INT),
+    _special("exp", 16, 3),
+    _special("exp2", 16, 3),
+    _special("log", 16, 12),
+    _special("log2", 16, 12),
+    _special("log10", 16, 13),
+    _special("tanh", 16, 10),
+    _special("erfc", 16, 15),
+    _special("sigmoid", 16, 5),
+    _special("sqrt", 8, 4),
     _unary("rsqrt", weight=8, promotion=_INT),
-    _unary("floor"),
-    _unary("ceil"),
-    _unary("trunc"),
-    _unary("round"),
-    _unary("frac", weight=2),
+    _unary("floor", decides=True),
+    _unary("ceil", decides=True),
+    _unary("trunc", decides=True),
+    _unary("round", decides=True),
+    _unary("frac", weight=2, decides=True),
     _unary("isnan", promotion=Promotion.COMPARE),
     _unary("isinf", promotion=Promotion.COMPARE),
     _unary("isfinite", promotion=Promotion.COMPARE),

@@ -20,7 +20,10 @@ from triton.runtime.interpreter import TensorHandle
 __all__ = [
     "abs", "accumulate_all", "accumulate_any", "accumulate_argmax", "accumulate_argmin",
     "accumulate_max", "accumulate_min", "accumulate_prod", "accumulate_sum", "acos", "acosh", "all",
-    "any", "argmax", "argmin", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and",
+    "any", "approximate_divide", "approximate_erfc", "approximate_exp", "approximate_exp2",
+    "approximate_log", "approximate_log2", "approximate_log10", "approximate_reciprocal",
+    "approximate_sigmoid", "approximate_sqrt", "approximate_tanh", "argmax", "argmin", "asin",
+    "asinh", "atan", "atan2", "atanh", "bitwise_and",
     "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "check_index", "convert", "copysign",
     "cos", "cosh",
     "divide", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "float_to_int", "floor",
@@ -230,6 +233,21 @@ def _by_literal(tensor: Function, literal: Function) -> Callable[[Any, Any], Til
 pow = _by_literal(torch.pow, torch.pow)
 maximum = _by_literal(torch.maximum, torch.clamp_min)
 minimum = _by_literal(torch.minimum, torch.clamp_max)
+
+
+# **** what a GPU computes in fewer instructions where the result is a half type ****
+
+approximate_divide = divide
+approximate_erfc = erfc
+approximate_exp = exp
+approximate_exp2 = exp2
+approximate_log = log
+approximate_log2 = log2
+approximate_log10 = log10
+approximate_reciprocal = reciprocal
+approximate_sigmoid = sigmoid
+approximate_sqrt = sqrt
+approximate_tanh = tanh
 
 
 # **** bits, logic, casts ****

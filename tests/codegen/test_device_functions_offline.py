@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from fuser.runtime import (
+    device_approximate,
     device_arithmetic,
     device_logic,
     device_math,
@@ -24,7 +26,14 @@ from fuser.runtime import (
     device_reductions,
 )
 
-MODULES = (device_math, device_arithmetic, device_logic, device_reductions, device_random)
+MODULES = (
+    device_math,
+    device_arithmetic,
+    device_approximate,
+    device_logic,
+    device_reductions,
+    device_random,
+)
 ROOT = Path(__file__).parents[2]
 FLOATS = ("fp32", "fp64")
 INTEGERS = ("i8", "u8", "i16", "i32", "i64")
@@ -146,6 +155,8 @@ def _kernel(name: str, calls: list[tuple[str, str]]) -> str:
 def _takes(name: str, element: str) -> bool:
     if name in device_random.__all__:
         return element == "i64"
+    if name in device_approximate.__all__:
+        return element == "fp32"
     if element in FLOATS:
         return name not in INTEGERS_ONLY
     return name not in FLOATS_ONLY
@@ -187,8 +198,19 @@ def test_every_function_compiles_everywhere(built: dict[str, dict[str, str]]) ->
 
 def test_divisions_are_ieee(built: dict[str, dict[str, str]]) -> None:
     for name, text in built["assembly"].items():
-        assert "div.full" not in text, name
+        if name != "device_approximate_fp32":
+            assert "div.full" not in text, name
     assert "div.rn.f32" in built["assembly"]["device_arithmetic_fp32"]
+
+
+def test_approximate_functions_are_single_instructions(built: dict[str, dict[str, str]]) -> None:
+    text = built["assembly"]["device_approximate_fp32"]
+    for instruction in ("ex2.approx.ftz", "rcp.approx.ftz", "lg2.approx", "sqrt.approx"):
+        assert f"{instruction}.f32" in text
+    # Subnormal numbers are kept: only where neither operand nor result can be one are they not.
+    flushing = set(re.findall(r"\b(\w+(?:\.\w+)*)\.ftz\.f32", text))
+    assert flushing == {"ex2.approx", "rcp.approx"}
+    assert "call.uni" not in text
 
 
 def test_casts_round_as_often_as_in_torch(built: dict[str, dict[str, str]]) -> None:

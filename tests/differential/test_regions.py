@@ -280,6 +280,7 @@ DECISIONS: dict[str, Callable[[Tensor], Any]] = {
     "logic": lambda y: ((y * 1e-6).bool(), torch.logical_not(y * 1e-6), (y * 1e-6).any(-1)),
     "whole_numbers": lambda y: (y.to(torch.int32), y.long(), y.to(torch.int8)),
     "positions": lambda y: (y.argmax(-1), y.argmin(), y.max(-1), y.min(0)),
+    "steps": lambda y: (y.floor(), y.round(), y.frac(), y.sign(), y % 0.25, y // 0.5, y.fmod(0.75)),
     "is_largest": lambda y: (y == y.amax(-1, keepdim=True), y.eq(y.max()).sum()),
 }
 

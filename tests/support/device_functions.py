@@ -17,6 +17,7 @@ import torch
 import triton.language as tl
 
 from fuser.runtime import (
+    device_approximate,
     device_arithmetic,
     device_float8,
     device_functions,
@@ -31,8 +32,13 @@ CAN_RUN = is_interpreting() or torch.cuda.is_available()
 IMPLEMENTATIONS = ["device", "interpreter"] if is_interpreting() else ["device"]
 DEVICE = "cpu" if is_interpreting() else "cuda"
 DEVICE_MODULES = (
-    device_math, device_arithmetic, device_logic, device_reductions, device_float8
-)  # fmt: skip
+    device_math,
+    device_arithmetic,
+    device_approximate,
+    device_float8,
+    device_logic,
+    device_reductions,
+)
 FLOATS = (torch.float32, torch.float64)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 TRITON_TYPES = {

@@ -23,6 +23,7 @@ from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 
 from fuser.capture.decomposition import (
+    activations,
     foreach,
     losses,
     norms,
@@ -104,17 +105,22 @@ def _packets() -> list[Any]:
 
 
 @functools.cache
-def decompositions(fuses_random: bool = True) -> dict[OpOverload, Callable[..., Any]]:
+def decompositions(
+    fuses_random: bool = True, keeps_steps: bool = False
+) -> dict[OpOverload, Callable[..., Any]]:
     """The table for AOTAutograd; treat it as read-only.
 
-    With `fuses_random` False, what draws random numbers is left to eager and its stream.
+    With `fuses_random` False, what draws random numbers is left to eager and its stream. With
+    `keeps_steps` everything is made of eager's own steps, to be equal to it bit for bit.
     """
     table: dict[Any, Callable[..., Any]] = {
         target: rule(function)
         for target, function in get_decompositions(_packets()).items()
         if not str(target).rpartition(".")[2].endswith(_SKIPPED_OVERLOADS)
     }
-    for rules in (*_OWN, *([random_numbers.RULES] if fuses_random else [])):
+    optional = [random_numbers.RULES] if fuses_random else []
+    optional += [] if keeps_steps else [activations.RULES]
+    for rules in (*_OWN, *optional):
         table.update(rules)
     table[aten._to_copy.default] = _internal_cast
     return table
