@@ -292,7 +292,7 @@ class _Writer:
         """Lines that make a buffer, or have it take the place of one that has ended."""
         name = self.buffers[buffer]
         old = self.memory.taken_over.get(buffer)
-        if buffer.name in self.memory.in_place:
+        if buffer.name in self.memory.in_place and not buffer.is_scratch:
             taken = self.names.value(self.memory.in_place[buffer.name])
             lines = [with_comment(f"{name} = {taken}", f"{buffer.type}, in place")]
             address = self.addresses.get(taken, f"{name}.data_ptr()")

@@ -119,7 +119,7 @@ class Memory:
             if region is None:
                 continue
             for buffer in self.buffers(region):
-                if buffer.name in self.in_place:
+                if buffer.name in self.in_place and not buffer.is_scratch:
                     continue
                 old = next((b for b in left if b.type == buffer.type), None)
                 if old is not None:

@@ -25,6 +25,7 @@ from fuser.ir.space import Index, through
 from fuser.passes.access import operand_offset
 from fuser.passes.online import Rule, Shifted, shifted_sums
 from fuser.passes.stages import online_sums, reduction_stages
+from fuser.passes.unify import argument_of
 
 ROW = frozenset("xr")
 """The level of a tile of rows."""
@@ -90,15 +91,28 @@ class RowBody(ReductionBody):
 
     @cached_property
     def means(self) -> Mapping[str, tuple[Op, Shifted]]:
-        """The means that sums of squares are taken from, with those sums."""
+        """The means that sums of squares are taken from, with those sums.
+
+        Only these have to be exact to the last bit, and not of values that eager has in a half
+        type: those are apart by more than the error of a mean in float32.
+        """
         inside = [op for op in self.graph.ops if op.name in self.inside]
         shifted = shifted_sums(inside, self.is_rounded)
         by_name = self.graph.by_name
         return {
             each.shift.value: (by_name[name], each)
             for name, each in shifted.items()
-            if each.rule is Rule.SQUARE
+            if each.rule is Rule.SQUARE and not self.is_half(each.values)
         }
+
+    def is_half(self, argument: Argument) -> bool:
+        """Whether a value, or what it was cast from, is of a half type in eager."""
+        while not argument.type.dtype.is_half:
+            op = self.graph.by_name.get(argument.value)
+            if op is None or op.kind != "cast":
+                return False
+            argument = argument_of(op, 0)
+        return True
 
     def pointwise(self, op: Op, index: Index, guard: Held | None) -> Held:
         held = super().pointwise(op, index, guard)

@@ -44,9 +44,9 @@ def edit_kernels(patch: pytest.MonkeyPatch, edit: Edit) -> list[str]:
     """Have every kernel's text edited; the names of those that changed."""
     changed: list[str] = []
 
-    def generate_edited(plan: FusionPlan, **options: Any) -> tuple[RegionKernels, ...]:
+    def generate_edited(plan: FusionPlan, *given: Any, **options: Any) -> tuple[RegionKernels, ...]:
         found = []
-        for entry in generate(plan, **options):
+        for entry in generate(plan, *given, **options):
             kernels = []
             for spec in entry.kernels:
                 text = edit(spec.source)
@@ -201,11 +201,11 @@ def test_a_number_where_eager_has_nan_is_found(
 def test_a_fault_in_the_backward_pass_is_found(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def only_backward(plan: FusionPlan, **options: Any) -> tuple[RegionKernels, ...]:
+    def only_backward(plan: FusionPlan, *given: Any, **options: Any) -> tuple[RegionKernels, ...]:
         with monkeypatch.context() as patch:
             if plan.phase == "backward":
                 edit_row(patch, "mul", "{0} * {1} * 1.001")
-            return generate(plan, **options)
+            return generate(plan, *given, **options)
 
     use_generate(monkeypatch, only_backward)
     with pytest.raises(FusionMismatch, match="backward graph 0"):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import fuser
 from fuser.capture import registry
+from support.device_functions import DEVICE
 
 Program = Callable[..., Any]
 
@@ -60,7 +61,7 @@ IN_PLACE: dict[str, tuple[Program, int]] = {
 
 
 def arguments(columns: int = 33) -> list[Tensor]:
-    return [torch.rand(33, columns) for _ in range(3)]
+    return [torch.rand(33, columns, device=DEVICE) for _ in range(3)]
 
 
 def taken_over(compiled: Any) -> int:
@@ -108,7 +109,7 @@ def test_sizes_that_change() -> None:
 
 def test_inputs_that_overlap() -> None:
     compiled = fuser.compile(step)
-    memory = torch.rand(3, 40)
+    memory = torch.rand(3, 40, device=DEVICE)
     for first, second in ((0, 20), (0, 3)):
         given = [memory[0, first : first + 20], memory[1, :20], memory[0, second : second + 20]]
         kept = memory.clone()
@@ -120,11 +121,11 @@ def test_inputs_that_overlap() -> None:
 
 def test_statistics_of_a_module_in_training() -> None:
     torch.manual_seed(0)
-    modules = [nn.Sequential(nn.BatchNorm1d(7), nn.GELU()) for _ in range(2)]
+    modules = [nn.Sequential(nn.BatchNorm1d(7), nn.GELU()).to(DEVICE) for _ in range(2)]
     modules[1].load_state_dict(modules[0].state_dict())
     compiled = fuser.compile(modules[0])
     for _ in range(3):
-        x = torch.randn(11, 7)
+        x = torch.randn(11, 7, device=DEVICE)
         found, wanted = compiled(x), modules[1](x)
         torch.testing.assert_close(found, wanted)
         found.sum().backward()
@@ -135,14 +136,14 @@ def test_statistics_of_a_module_in_training() -> None:
 
 
 def test_a_leaf_that_requires_gradients() -> None:
-    parameters = [nn.Parameter(torch.ones(5, 6)) for _ in range(2)]
+    parameters = [nn.Parameter(torch.ones(5, 6, device=DEVICE)) for _ in range(2)]
 
     def program(x: Tensor, y: Tensor) -> None:
         with torch.no_grad():
             x.mul_(y)
 
     compiled = fuser.compile(program)
-    y = torch.rand(5, 6)
+    y = torch.rand(5, 6, device=DEVICE)
     program(parameters[1], y)
     compiled(parameters[0], y)
     torch.testing.assert_close(parameters[0], parameters[1])
