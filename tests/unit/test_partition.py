@@ -127,7 +127,8 @@ def test_the_steps_of_the_planner_are_recorded() -> None:
     plan = plan_of(lambda x: (x.exp() * 2, x.exp() + 1), X)
     names = [record.name for record in plan.passes]
     assert names == ["merge_equal_ops", "remove_unused_ops", "approximate", "partition"]
-    assert [(record.before, record.after) for record in plan.passes] == [(4, 3), (3, 3), (3, 1)]
+    counts = [(record.before, record.after) for record in plan.passes]
+    assert counts == [(4, 3), (3, 3), (3, 3), (3, 1)]
     assert all(record.milliseconds >= 0 for record in plan.passes)
 
 
