@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fuser.codegen.axes import AxisText, SizeArguments
-from fuser.codegen.expressions import Held, convert, literal, plain_literal
+from fuser.codegen.expressions import Held, convert, literal, plain_literal, rounded
 from fuser.codegen.names import Names
 from fuser.codegen.random_numbers import random_numbers
 from fuser.codegen.tiles import Tiles
@@ -161,7 +161,7 @@ class Body:
             return held
         if self.rounding.applies(self.graph.by_name[operand.value]):
             return held
-        return replace(held, text=f"fn.round_to({held.text}, {dtype.triton})")
+        return replace(held, text=rounded(held.text, dtype))
 
     def literal(self, operand: Literal, dtype: DType, is_typed: bool) -> str:
         number = operand.value
@@ -173,14 +173,19 @@ class Body:
         """Give the computed text a name, in the op's own type, rounded where it must be."""
         result = op.type.dtype
         text = convert(held, result.compute)
-        if result.is_half and self.rounding.applies(op):
-            text = f"fn.round_to({text}, {result.triton})"
+        if result.is_half and self.rounding.applies(op) and not self.is_only_stored(op):
+            text = rounded(text, result)
         name = self.names.fresh(op.name)
         comment = f"{op.type}"
         if op.source.file:
             comment += f"  {shortened(str(op.source))}"
         self.lines.emit(held.level, f"{name} = {text}", comment)
         return Held(name, result.compute, held.level)
+
+    def is_only_stored(self, op: Op) -> bool:
+        """Whether a float8 is on its way to memory alone: the store rounds it, and costs enough."""
+        readers = self.graph.readers[op.name]
+        return op.type.dtype.is_float8 and not any(r.name in self.inside for r in readers)
 
     def border(self, op: Op, index: Index, guard: Held | None) -> Held:
         guards = [self.guard(g, index, op.domain, guard) for g in op.attribute("guards")]
@@ -310,7 +315,9 @@ class Body:
         if mask:
             arguments += f", {mask}, other=0"
         text = f"tl.load({arguments})"
-        if kind.dtype.is_half:
+        if kind.dtype.is_float8:
+            text = f"fn.from_{kind.dtype.value}({text})"
+        elif kind.dtype.is_half:
             text += ".to(tl.float32)"
         elif kind.dtype is DType.BOOL:
             text += ".to(tl.int1)"
@@ -337,8 +344,11 @@ class Body:
             level, text = frozenset({"x"}), "x"
         pointer = self.pointer(op.name, is_output=True)
         mask = self.mask(level, None)
+        value = held.text
+        if op.type.dtype.is_float8:
+            value = f"fn.to_{op.type.dtype.value}({value})"
         self.lines.emit(
-            level | held.level, f"tl.store({pointer} + {_summand(text)}, {held.text}, {mask})"
+            level | held.level, f"tl.store({pointer} + {_summand(text)}, {value}, {mask})"
         )
 
     def pointer(self, value: str, is_output: bool = False) -> str:

@@ -34,6 +34,13 @@ def convert(value: Held, dtype: DType) -> str:
     return f"{_grouped(value.text)}.to({dtype.triton})"
 
 
+def rounded(text: str, dtype: DType) -> str:
+    """A float32 value rounded to a narrower type."""
+    if dtype.is_float8:
+        return f"fn.from_{dtype.value}(fn.to_{dtype.value}({text}))"
+    return f"fn.round_to({text}, {dtype.triton})"
+
+
 def literal(number: bool | int | float, dtype: DType) -> str:
     """A constant of exactly this type."""
     return f"tl.full([], {plain_literal(number, dtype)}, {dtype.triton})"

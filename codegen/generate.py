@@ -9,9 +9,10 @@ from fuser.codegen.emit.pointwise import pointwise_kernels
 from fuser.codegen.emit.reduction import looped_kernels, row_kernels
 from fuser.codegen.emit.split import split_kernels
 from fuser.codegen.emit.tiled import tiled_kernels
+from fuser.ir.graph import Graph
 from fuser.ir.kernel import KernelSpec, RegionKernels
 from fuser.ir.plan import FusionPlan
-from fuser.ir.region import Strategy
+from fuser.ir.region import Region, Strategy
 
 EMITTERS: Mapping[Strategy, Callable[[Work], tuple[KernelSpec, ...]]] = {
     Strategy.FLAT: pointwise_kernels,
@@ -24,10 +25,10 @@ EMITTERS: Mapping[Strategy, Callable[[Work], tuple[KernelSpec, ...]]] = {
 
 def generate(plan: FusionPlan, rounds_everywhere: bool = False) -> tuple[RegionKernels, ...]:
     """The kernels of every region, in the plan's region order."""
-    return tuple(
-        RegionKernels(
-            region.name,
-            EMITTERS[region.strategy](work_of(plan.graph, region, rounds_everywhere)),
-        )
-        for region in plan.regions
-    )
+    return tuple(kernels_of(plan.graph, region, rounds_everywhere) for region in plan.regions)
+
+
+def kernels_of(graph: Graph, region: Region, rounds_everywhere: bool = False) -> RegionKernels:
+    """The kernels of one region."""
+    work = work_of(graph, region, rounds_everywhere)
+    return RegionKernels(region.name, EMITTERS[region.strategy](work))

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+from fuser.codegen.host_memory import Buffer, Memory
+from fuser.codegen.host_sizes import size_lines
 from fuser.codegen.host_text import (
     HostNames,
     keyword_text,
@@ -21,10 +22,10 @@ from fuser.codegen.host_text import (
     with_comment,
 )
 from fuser.errors import InvalidPlan
-from fuser.ir.dim import Dim, python_text, symbols_of
+from fuser.ir.dim import python_text
 from fuser.ir.dim_text import expression_text
 from fuser.ir.graph import Argument, Effect, Graph, Op, Output, SizeSlot, Slot, TensorType
-from fuser.ir.kernel import KernelSpec, RegionKernels
+from fuser.ir.kernel import ALIGNMENT, KernelSpec, RegionKernels
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Region
 from fuser.templates import render
@@ -84,10 +85,19 @@ class _Writer:
         launched = [spec.name for specs in self.kernels.values() for spec in specs]
         symbols = [symbol.name for symbol in graph.symbols]
         self.names = HostNames((*symbols, *launched))
+        self.memory = Memory(self.plan, self.kernels)
         self.devices: dict[str, str] = {}
+        self.buffers: dict[Buffer, str] = {}
         found = {value.type.device for value in graph.values.values()}
         gpus = sorted(device for device in found if device.startswith("cuda"))
         self.gpu = gpus[0] if len(gpus) == 1 and ":" in gpus[0] else ""
+        self.addresses: dict[str, str] = {}
+        """The name of the address of each value that kernels on that GPU are given."""
+        for region in self.plan.regions if self.gpu else ():
+            if self.is_on_gpu(region):
+                taken = [self.memory.in_place.get(name, name) for name in region.outputs]
+                for value in (*self.memory.passed(region.name), *region.outputs, *taken):
+                    self.address(self.names.value(value))
 
     @property
     def graph(self) -> Graph:
@@ -139,12 +149,16 @@ class _Writer:
         return lines
 
     def entry_step(self) -> HostStep:
-        lines = self.size_lines()
+        lines = size_lines(self.graph, self.names)
         for item in self.graph.inputs:
-            if item.value is None or item.value.name not in self.read_by_stride:
+            if item.value is None or item.value.name not in self.memory.read_by_stride:
                 continue
             lines += self.layout_lines(item.value.name)
-        used = {*self.last_use, *self.graph.output_values}
+        if self.gpu:
+            outside = [item.value.name for item in self.graph.inputs if item.value is not None]
+            outside += [value.name for value in self.graph.constants]
+            lines += self.address_lines(outside, "misaligned =") or ["misaligned = 0"]
+        used = {*self.memory.last_use, *self.memory.kept, *self.memory.in_place.values()}
         unused = [
             self.names.value(item.value.name)
             for item in self.graph.inputs
@@ -152,39 +166,7 @@ class _Writer:
         ]
         if unused:
             lines.append(f"del {', '.join(unused)}")
-        return HostStep("sizes and layouts of the inputs", tuple(lines))
-
-    def size_lines(self) -> list[str]:
-        """Each size symbol from the number, size or stride of an input that shows it."""
-        shown: list[tuple[str, Dim]] = []
-        known = set()
-        for item in self.graph.inputs:
-            if item.number is not None:
-                if not isinstance(item.number, int) and item.number.is_Symbol:
-                    known.add(str(item.number))
-            elif item.value is not None:
-                name = self.names.value(item.name)
-                shape, stride = item.value.type.shape, item.value.type.stride
-                shown += [(f"{name}.size({k})", size) for k, size in enumerate(shape)]
-                shown += [(f"{name}.stride({k})", step) for k, step in enumerate(stride)]
-        lines: list[str] = []
-        for symbol in self.graph.symbols:
-            if symbol.name not in known:
-                lines.append(self.symbol_line(symbol.name, shown))
-        return lines
-
-    def symbol_line(self, symbol: str, shown: list[tuple[str, Dim]]) -> str:
-        for text, dim in shown:
-            if not isinstance(dim, int) and dim.is_Symbol and dim.name == symbol:
-                return f"{symbol} = {text}"
-        for text, dim in shown:
-            # A multiple of it will do: the quotient is exact.
-            if isinstance(dim, int) or {s.name for s in symbols_of([dim])} != {symbol}:
-                continue
-            factor, rest = dim.as_coeff_Mul()
-            if rest.is_Symbol and factor.is_Integer:
-                return f"{symbol} = {text} // {factor}"
-        raise InvalidPlan(reason=f"no input of the graph shows the size {symbol}")
+        return HostStep("sizes, layouts and addresses of the inputs", tuple(lines))
 
     # **** steps ****
 
@@ -192,38 +174,82 @@ class _Writer:
         specs = self.kernels.get(region.name)
         if not specs:
             raise InvalidPlan(reason=f"there is no kernel for {region.name}")
-        lines = [self.allocation(name) for name in region.outputs]
-        scratch: dict[str, str] = {}
-        device = self.graph.values[region.outputs[0]].type.device
-        symbols = [symbol.name for symbol in self.graph.symbols]
+        buffers = self.memory.buffers(region)
+        for buffer in buffers:
+            fresh = self.names.fresh if buffer.is_scratch else self.names.value
+            self.buffers[buffer] = fresh(buffer.name)
+        lines = [line for buffer in buffers for line in self.buffer_lines(buffer, region)]
+        scratch = {b.name: self.buffers[b] for b in buffers if b.is_scratch}
         for spec in specs:
-            passed: list[str] = []
-            for argument in spec.arguments:
-                if argument.kind == "size":
-                    passed.append(python_text(argument.size))
-                elif argument.kind == "buffer":
-                    passed.append(self.names.value(argument.name))
-                else:
-                    if argument.name not in scratch:
-                        scratch[argument.name] = self.names.fresh(argument.name)
-                        kind = TensorType(argument.dtype, (argument.size,), (1,), device)
-                        lines.append(self.empty(scratch[argument.name], kind))
-                    passed.append(scratch[argument.name])
-            if self.gpu and device == self.gpu:
-                passed.insert(0, "stream")
-            lines.append(f"{spec.name}({', '.join([*passed, *symbols])})")
-        if scratch:
-            lines.append(f"del {', '.join(scratch.values())}")
+            lines += self.launch_lines(spec, region, scratch)
+        leaving = self.memory.taken_over.values()
+        ended = [self.buffers[b] for b in buffers if b.is_scratch and b not in leaving]
+        if ended:
+            lines.append(f"del {', '.join(ended)}")
         kinds = [self.graph.by_name[op].kind for op in region.all_ops]
         shown = ", ".join(kinds[:8]) + (", ..." if len(kinds) > 8 else "")
         return HostStep(f"{region.name}, {region.strategy.value}: {shown}", tuple(lines))
+
+    def launch_lines(
+        self, spec: KernelSpec, region: Region, scratch: Mapping[str, str]
+    ) -> list[str]:
+        """The call of a kernel's launch function, as the runtime binds it."""
+        if self.is_empty(spec):
+            return []
+        passed: list[str] = []
+        addresses: list[str] = []
+        for argument in spec.arguments:
+            if argument.kind == "size":
+                passed.append(python_text(argument.size))
+                continue
+            is_value = argument.kind == "buffer"
+            name = self.names.value(argument.name) if is_value else scratch[argument.name]
+            passed.append(name)
+            addresses.append(self.addresses.get(name, ""))
+        if self.is_on_gpu(region):
+            passed = ["stream", "misaligned", *passed, *addresses]
+        passed += [symbol.name for symbol in self.graph.symbols]
+        entry = RegionKernels(region.name, self.kernels[region.name])
+        if spec is entry.kernels[-1]:
+            passed += [self.names.value(name) for name in entry.handed_on]
+        return [f"{spec.name}({', '.join(passed)})"]
+
+    def is_empty(self, spec: KernelSpec) -> bool:
+        """Whether a kernel stores no element, whatever the sizes that change."""
+        stored = [a for a in spec.arguments if a.is_output]
+        types = [self.graph.values[a.name].type for a in stored if a.kind == "buffer"]
+        return bool(types) and len(types) == len(stored) and all(0 in t.shape for t in types)
+
+    def is_on_gpu(self, region: Region) -> bool:
+        """Whether kernels are given the stream and addresses."""
+        return bool(self.gpu) and self.graph.values[region.outputs[0]].type.device == self.gpu
+
+    def address(self, name: str) -> str:
+        """The name of the address of the tensor that the program calls `name`."""
+        if name not in self.addresses:
+            self.addresses[name] = self.names.fresh(f"at_{name}")
+        return self.addresses[name]
+
+    def address_lines(self, values: Sequence[str], result: str) -> list[str]:
+        """Lines that take the addresses of values from outside, as far as kernels are given them.
+
+        Together they are tested for their alignment; own memory is aligned.
+        """
+        names = [self.names.value(value) for value in dict.fromkeys(values)]
+        known = [name for name in names if name in self.addresses]
+        if not known:
+            return []
+        together = " | ".join(self.addresses[name] for name in known)
+        together = f"({together})" if len(known) > 1 else together
+        taken = [f"{self.addresses[name]} = {name}.data_ptr()" for name in known]
+        return [*taken, f"{result} {together} % {ALIGNMENT}"]
 
     def call_step(self, op: Op) -> HostStep:
         target = self.names.bind(op.call.name.removesuffix(".default"), op.call.target)
         passed = [self.item_text(item, op) for item in op.call.args]
         passed += [keyword_text(name, self.item_text(item, op)) for name, item in op.call.kwargs]
         call = f"{target}({', '.join(passed)})"
-        used = [v for v in op.results if v.name in self.last_use or self.is_output(v.name)]
+        used = [v for v in op.results if v.name in self.memory.last_use or self.is_output(v.name)]
         if not used:
             lines = [call]
         elif used[0].position is None:
@@ -234,24 +260,53 @@ class _Writer:
             for value in used:
                 lines += self.result_lines(value.name, f"{several}[{value.position}]")
             lines.append(f"del {several}")
+        outside = [value.name for value in used]
+        if op.effect is Effect.BARRIER:
+            # What is written to may get other memory.
+            position = self.memory.position[op.name]
+            seen = (argument.value for argument in op.arguments)
+            outside += [v for v in seen if self.memory.last_use[v] > position]
+        lines += self.address_lines(outside, "misaligned |=")
         reason = f": {op.reason}" if op.reason else ""
         return HostStep(f"{op.name}, the original call{reason}", tuple(lines))
 
     def result_lines(self, value: str, text: str) -> list[str]:
         line = with_comment(f"{self.names.value(value)} = {text}", self.graph.values[value].type)
-        return [line, *(self.layout_lines(value) if value in self.read_by_stride else [])]
+        return [line, *(self.layout_lines(value) if value in self.memory.read_by_stride else [])]
 
     def layout_lines(self, value: str) -> list[str]:
         """Lines that hold a value from outside to its planned strides; mostly it has them."""
         name = self.names.value(value)
-        stride = tuple_text(self.graph.values[value].type.stride)
+        kind = self.graph.values[value].type
+        stride = tuple_text(kind.stride)
         # Writing to a copy would be lost, so what is written to has to come as planned.
-        wanted = "assert {0} is {1}" if value in self.written else "{0} = {1}"
+        wanted = "assert {0} is {1}" if value in self.memory.written else "{0} = {1}"
         planned = wanted.format(name, f"planned_layout({name}, {stride})")
-        return [f"if {name}.stride() != {stride}:", f"    {planned}"]
+        # Cheaper, and of the same elements: the stride of a single one does not matter.
+        is_other = f"not {name}.is_contiguous()"
+        if not kind.is_contiguous:
+            is_other = f"{name}.stride() != {stride}"
+        return [f"if {is_other}:", f"    {planned}"]
 
-    def allocation(self, value: str) -> str:
-        return self.empty(self.names.value(value), self.graph.values[value].type)
+    def buffer_lines(self, buffer: Buffer, region: Region) -> list[str]:
+        """Lines that make a buffer, or have it take the place of one that has ended."""
+        name = self.buffers[buffer]
+        old = self.memory.taken_over.get(buffer)
+        if buffer.name in self.memory.in_place:
+            taken = self.names.value(self.memory.in_place[buffer.name])
+            lines = [with_comment(f"{name} = {taken}", f"{buffer.type}, in place")]
+            address = self.addresses.get(taken, f"{name}.data_ptr()")
+        elif old is None:
+            lines = [self.empty(name, buffer.type)]
+            address = f"{name}.data_ptr()"
+        else:
+            known = self.buffers[old]
+            comment = f"{buffer.type}, in the memory of {known}"
+            lines = [with_comment(f"{name} = {known}", comment), f"del {known}"]
+            address = self.addresses.get(known, f"{name}.data_ptr()")
+        if self.is_on_gpu(region) or name in self.addresses:
+            lines.append(f"{self.address(name)} = {address}")
+        return lines
 
     def empty(self, name: str, kind: TensorType) -> str:
         size, stride = tuple_text(kind.shape), tuple_text(kind.stride)
@@ -268,11 +323,11 @@ class _Writer:
 
     def ended(self, step: HostStep, position: int) -> HostStep:
         """The step with the values freed that nothing reads after it."""
-        kept = {*self.graph.output_values, *(value.name for value in self.graph.constants)}
+        leaving = {b.name for b in self.memory.taken_over.values() if not b.is_scratch}
         dead = [
             self.names.value(name)
-            for name, last in self.last_use.items()
-            if last == position and name not in kept
+            for name, last in self.memory.last_use.items()
+            if last == position and name not in (self.memory.kept | leaving)
         ]
         if not dead:
             return step
@@ -302,7 +357,7 @@ class _Writer:
 
     def view_text(self, argument: Argument) -> str:
         name = self.names.value(argument.value)
-        if self.is_whole(argument):
+        if self.memory.is_whole(argument):
             return name
         kind = argument.type
         parts = [name, tuple_text(kind.shape), tuple_text(kind.stride)]
@@ -318,50 +373,5 @@ class _Writer:
         text = literal_text(output.number)
         return f"{expression_text(output.number) if text is None else text},"
 
-    # **** who reads what ****
-
-    def is_whole(self, argument: Argument) -> bool:
-        """Whether the view shows the value as it is."""
-        same = argument.type == self.graph.values[argument.value].type
-        return argument.map.is_identity and same
-
     def is_output(self, value: str) -> bool:
         return value in self.graph.output_values
-
-    def reads(self, name: str) -> tuple[str, ...]:
-        """The values that a step of the plan reads."""
-        if name not in self.plan.by_name:
-            return tuple(argument.value for argument in self.graph.by_name[name].arguments)
-        region = self.plan.by_name[name]
-        made = set(region.outputs)
-        buffers = [
-            argument.name
-            for spec in self.kernels.get(name, ())
-            for argument in spec.arguments
-            if argument.kind == "buffer" and argument.name not in made
-        ]
-        return (*region.inputs, *buffers)
-
-    @cached_property
-    def last_use(self) -> Mapping[str, int]:
-        """The position in the plan's order of the last step that reads a value."""
-        found: dict[str, int] = {}
-        for position, name in enumerate(self.plan.order):
-            for value in self.reads(name):
-                found[value] = position
-        return found
-
-    @cached_property
-    def read_by_stride(self) -> frozenset[str]:
-        """Values from outside the kernels that are read by the strides that the plan gives them."""
-        found = {v for name in self.plan.by_name for v in self.reads(name)}
-        views = [a for op in self.graph.ops if op.is_opaque for a in op.arguments]
-        views += [output.argument for output in self.graph.outputs if output.argument is not None]
-        found |= {argument.value for argument in views if not self.is_whole(argument)}
-        return frozenset(found - set(self.plan.region_of))
-
-    @cached_property
-    def written(self) -> frozenset[str]:
-        """Values that an original call may write to."""
-        writers = (op for op in self.graph.ops if op.effect is Effect.BARRIER)
-        return frozenset(argument.value for op in writers for argument in op.arguments)

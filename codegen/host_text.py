@@ -26,6 +26,9 @@ RESERVED = frozenset(
         "current_stream",
         "empty_on_gpu",
         "stream",
+        "misaligned",
+        "has_hooks",
+        "call_hooked",
     }
 )
 

@@ -35,11 +35,13 @@ from fuser.errors import AssertFusedError, InvalidArgument, MustFuseError
 from fuser.fit import Fitted, fit
 from fuser.ir.kernel import KernelSpec, RegionKernels, Resources
 from fuser.ir.plan import FusionPlan
+from fuser.ir.region import Region, Schedule
 from fuser.ir.rules import FusionRule, check_rules
 from fuser.log import get_logger, warn_once
 from fuser.passes.analysis import eager_peak_bytes, peak_bytes
 from fuser.passes.base import Cuts
 from fuser.passes.pipeline import plan_graph
+from fuser.passes.schedule import other_schedules
 from fuser.runtime.executable import Executable, should_run_unfused
 from fuser.runtime.graphs import CudaGraphUse, refused, with_cuda_graphs
 from fuser.runtime.offline import compile_many
@@ -188,9 +190,13 @@ def tune_plan(
     def timed(specs: Sequence[KernelSpec]) -> Sequence[float | None]:
         return measure(specs, types, plan.graph.hints, plan.target)
 
-    launch_us = device_spec(plan.target).launch_us
+    def others(region: Region) -> Sequence[Schedule]:
+        return other_schedules(plan.graph, region, device)
+
+    device = device_spec(plan.target)
     rounds_everywhere = options.precision == "eager"
-    return tune(plan, kernels, timed, tuning_memory(), launch_us, rounds_everywhere)
+    memory = tuning_memory()
+    return tune(plan, kernels, timed, memory, device.launch_us, rounds_everywhere, others)
 
 
 def target_of(module: fx.GraphModule) -> str:

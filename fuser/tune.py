@@ -1,9 +1,10 @@
 """The fastest tile of each kernel, measured once and remembered.
 
 In: a plan with its kernels and a way to time them. Out: the plan with the fastest candidate of each
-kernel first. What was measured is kept in a folder by what the kernel computes, the sizes, the GPU
-and the versions, so that the same program gets the same choice in every process that finds it. A
-candidate has to be clearly faster than the one that the model prefers.
+kernel first, and each region walked the faster way where there are two. What was measured is kept
+in a folder by what the kernel computes, the sizes, the GPU and the versions, so that the same
+program gets the same choice in every process that finds it. A candidate has to be clearly faster
+than the one that the model prefers.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from fuser.codegen.generate import generate
+from fuser.codegen.generate import generate, kernels_of
 from fuser.ir.kernel import Configuration, KernelSpec, RegionKernels
 from fuser.ir.plan import FusionPlan
-from fuser.ir.region import Region
+from fuser.ir.region import Region, Schedule
 from fuser.ir.timing import Memory
 
 Measure = Callable[[Sequence[KernelSpec]], Sequence[float | None]]
 """Kernels with one configuration each to microseconds; None for one that cannot be used."""
+
+Others = Callable[[Region], Sequence[Schedule]]
+"""Other ways to walk a region than the one that was predicted to be fastest."""
 
 WORTH_US = 4.0
 """Predicted microseconds beyond the launch from which a kernel is measured."""
@@ -35,27 +39,39 @@ def tune(
     memory: Memory,
     launch_us: float,
     rounds_everywhere: bool = False,
+    others: Others = lambda _: (),
 ) -> tuple[FusionPlan, tuple[RegionKernels, ...]]:
-    """The plan and its kernels with the fastest tile of each kernel first."""
+    """The plan and its kernels with the fastest tile of each kernel first.
+
+    `others` has the schedules that a region is timed with beside its own.
+    """
     times: dict[str, list[float | None]] = {}
     hints = plan.graph.hints
     asked: list[tuple[str, KernelSpec]] = []
+    ways: list[list[tuple[Region, Sequence[KernelSpec]]]] = []
     for region, entry in zip(plan.regions, kernels, strict=True):
+        ways.append([(region, entry.kernels)])
         if region.cost.time_us - launch_us * len(entry.kernels) < WORTH_US:
             continue
-        for spec in entry.kernels:
+        for schedule in others(region):
+            other = replace(region, schedule=schedule)
+            specs = kernels_of(plan.graph, other, rounds_everywhere).kernels
+            ways[-1].append((other, specs))
+        for spec in (spec for _, specs in ways[-1] for spec in specs):
             key = memory.key(spec, hints)
-            if key in times or len(spec.configurations) == 1:
+            if key in times or (len(spec.configurations) == 1 and len(ways[-1]) == 1):
                 continue
             known = memory.recall(key, len(spec.configurations))
             times[key] = known or []
             if known is None:
                 asked.append((key, spec))
     _measure(asked, measure, memory, times)
-    regions = tuple(
-        _reordered(region, entry.kernels, [times.get(memory.key(s, hints)) for s in entry.kernels])
-        for region, entry in zip(plan.regions, kernels, strict=True)
-    )
+
+    def of(specs: Sequence[KernelSpec]) -> list[list[float | None] | None]:
+        return [times.get(memory.key(spec, hints)) for spec in specs]
+
+    chosen = [_faster([(*way, of(way[1])) for way in each]) for each in ways]
+    regions = tuple(_reordered(region, specs, of(specs)) for region, specs in chosen)
     if regions == plan.regions:
         return plan, tuple(kernels)
     plan = replace(plan, regions=regions)
@@ -77,6 +93,33 @@ def _measure(
         times[key].append(None if time is None else float(time))
     for key, _ in asked:
         memory.write(key, json.dumps(times[key]))
+
+
+def _faster(
+    ways: Sequence[tuple[Region, Sequence[KernelSpec], list[list[float | None] | None]]],
+) -> tuple[Region, Sequence[KernelSpec]]:
+    """The first way, or another one that is clearly faster with the best tile of each kernel."""
+    region, specs, found = ways[0]
+    least = _least(found)
+    for other, other_specs, other_found in ways[1:]:
+        time = _least(other_found)
+        if time is not None and (least is None or time < CLEARLY * least):
+            was = "" if least is None else f" {least:.1f} us {region.strategy.value},"
+            note = f"{region.name}:{was} {time:.1f} us {other.strategy.value}"
+            region = replace(other, notes=(*region.notes, note))
+            specs, least = other_specs, time
+    return region, specs
+
+
+def _least(found: Sequence[list[float | None] | None]) -> float | None:
+    """The microseconds of kernels with the best tile of each; None where one has no time."""
+    total = 0.0
+    for each in found:
+        usable = [time for time in each or () if time is not None]
+        if not usable:
+            return None
+        total += min(usable)
+    return total
 
 
 def _reordered(

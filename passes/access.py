@@ -91,3 +91,25 @@ def is_column(primary: Access | None, space: Space) -> bool:
     reduced = [steps[axis.name] for axis in space.reduced if axis.name in steps]
     parallel = [steps[axis.name] for axis in space.parallel if axis.name in steps]
     return bool(parallel) and (not reduced or min(parallel) < min(reduced))
+
+
+LINE = 128
+"""Bytes of a line of memory."""
+
+
+def rows_together(primary: Access | None, space: Space, sizes: Mapping[str, int]) -> int:
+    """How many rows have elements in one line of memory, where a row has short runs: 1 where a run
+    fills a line, and where other rows do not follow it."""
+    if primary is None:
+        return 1
+    run = 1
+    reduced = {axis.name for axis in space.reduced}
+    by_step = sorted((step, axis) for axis, step in primary.steps.items() if sizes[axis] > 1)
+    for step, axis in by_step:
+        if step != run:
+            break
+        if axis not in reduced:
+            together = max(1, LINE // (run * primary.width))
+            return min(1 << together.bit_length() - 1, sizes[axis]) if run > 1 else 1
+        run *= sizes[axis]
+    return 1

@@ -16,9 +16,9 @@ from fuser.ir.space import Space
 from fuser.passes.access import accesses, primary_access
 from fuser.passes.base import Limits
 from fuser.passes.cost import Walk, region_cost
-from fuser.passes.crossing import tiled_schedule
+from fuser.passes.crossing import rows_schedule, tiled_schedule
 from fuser.passes.resources import needs_of
-from fuser.passes.schedule import schedule_for
+from fuser.passes.schedule import schedules_for
 from fuser.passes.unify import NoSpace, unify
 
 
@@ -62,10 +62,10 @@ def candidate_for(
         raise Refused(failure.reason, failure.detail) from None
     found = accesses(graph, ops, stored, space)
     primary = primary_access(found)
-    schedules = [schedule_for(graph, ops, stored, space, primary, device)]
+    schedules = list(schedules_for(graph, ops, stored, space, primary, device))
     tiled = tiled_schedule(graph, space, found, primary, device)
-    if tiled is not None:
-        schedules.append(tiled)
+    rows = rows_schedule(graph, space, found, primary, device) if tiled is None else None
+    schedules += [schedule for schedule in (tiled, rows) if schedule is not None]
     made: list[Candidate] = []
     for schedule in schedules:
         needs = needs_of(graph, ops, stored, space, schedule, device, found)

@@ -17,6 +17,9 @@ INTERPRETER_TILE = 1 << 17
 COLUMNS = 64
 """Rows of a column kernel's tile: neighbours in memory, 128 bytes of a half type."""
 
+MANY_ACCUMULATORS = 2
+"""Beyond so many of them for each element, the tile of a column kernel has to be smaller."""
+
 MAX_WARPS = 32
 
 Candidates = tuple[Configuration, ...]
@@ -72,28 +75,65 @@ def row_configurations(
 
 
 def looped_configurations(
-    rows: int, row: int, is_column: bool, live: int, device: DeviceSpec
+    rows: int,
+    row: int,
+    is_column: bool,
+    live: int,
+    device: DeviceSpec,
+    together: int = 1,
+    accumulators: int = 1,
 ) -> Candidates:
-    """A block of the row at a time. A column kernel has its neighbours along x."""
+    """A block of the row at a time. A column kernel has its neighbours along x; `together` rows
+    have their elements in the same lines of memory. Lanes keep `accumulators` values an element."""
     if device.backend == "cpu":
         block = min(power_of_two(row), INTERPRETER_TILE // 4)
         several = max(1, min(power_of_two(rows), INTERPRETER_TILE // block))
         return (Configuration((("XBLOCK", several), ("RBLOCK", block))),)
+    if together > 1 and not is_column:
+        tiles = [(together, 2048, 16), (together, 1024, 8), (2 * together, 1024, 16)]
+        tiles += [(together, 512, 8), (max(1, together // 2), 512, 8)]
+        return tuple(
+            Configuration((("XBLOCK", x), ("RBLOCK", min(power_of_two(row), r))), num_warps=warps)
+            for x, r, warps in tiles
+        )
+    if is_column and accumulators > MANY_ACCUMULATORS:
+        across = min(power_of_two(rows), COLUMNS // 2)
+        return tuple(
+            Configuration((("XBLOCK", across * x), ("RBLOCK", r)), num_warps=4 * x)
+            for x, r in ((1, 32), (2, 32), (1, 16), (1, 8))
+        )
+    warps = 8
+    wide: list[Configuration] = []
     if is_column:
         across = min(power_of_two(rows), COLUMNS)
         down = max(8, min(power_of_two(row), 4096 // across // (1 if live <= 8 else 2)))
     else:
         down = min(power_of_two(row), 4096 if live <= 8 else 2048)
         across = 1 if down >= 1024 else max(1, min(power_of_two(rows), 1024 // down))
-    warps = 8
+        # Of long rows few should be in progress at once, so that a second pass is served from L2.
+        if across == 1 and row >= 4 * down:
+            wide = [
+                Configuration((("XBLOCK", 1), ("RBLOCK", down * times)), num_warps=warps * times)
+                for times in (2, 4)
+            ]
     found = [(across, down)]
     while across * down > warps * device.warp_size:
         across, down = (across, down // 2) if down > 8 else (across // 2, down)
         found.append((across, down))
-    return tuple(
+    narrow = [
         Configuration((("XBLOCK", across), ("RBLOCK", down)), num_warps=warps)
         for across, down in found
-    )
+    ]
+    if is_column and rows >= 4 * COLUMNS:
+        # Longer runs of memory for each row of the tile.
+        across, down = found[0]
+        wide = [
+            Configuration((("XBLOCK", across * times), ("RBLOCK", down // times)), num_warps=warps)
+            for times in (2, 4)
+            if down // times >= 8
+        ]
+        return (*narrow[:1], *wide, *narrow[1:])
+    return (*wide[:1], *narrow[:1], *wide[1:], *narrow[1:])
 
 
 def combine_configurations(rows: int, parts: int, device: DeviceSpec) -> Candidates:

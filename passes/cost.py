@@ -1,9 +1,10 @@
 """Predicted bytes, operations and time of a group of ops as one kernel.
 
 In: the ops with their iteration space, schedule and needs. Out: a `Cost`. Time is a launch plus the
-longer of memory and arithmetic time. Memory time is the longer of two: what device memory moves,
-each element once, and what L2 serves, whole sectors for each read that is repeated or strided.
-Both are slower when too few bytes are in flight to hide the latency of memory (Little's law).
+longer of memory and arithmetic time, and of rows in registers what of the shorter is not hidden.
+Memory time is the longer of two: what device memory moves, each element once, and what L2 serves,
+whole sectors for each read that is repeated or strided. Both are slower when too few bytes are in
+flight to hide the latency of memory (Little's law).
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ SECTOR = 32
 LATENCY_S = 0.8e-6
 """Seconds from a load to its value while memory is busy."""
 
+LOAD_WEIGHT = 4
+"""Operations in whose time one lane loads: a processor has a quarter as many ways to its cache."""
+
 SPECIAL_WEIGHT = 8
 """Operations from which a function of the op table counts as a special one."""
 
@@ -48,22 +52,30 @@ def region_cost(
     device: DeviceSpec,
 ) -> Cost:
     """The cost of `ops` as one region; what they cost alone is for the caller to add."""
-    traffic = _traffic(ops, stored, schedule, walk, found, device)
-    work = special = 0
+    traffic = _traffic(ops, stored, schedule, walk, found, needs, device)
+    passes = needed_in_passes(ops, stored) if schedule.strategy is Strategy.LOOPED else ()
+    work = special = computed = 0
     for op in ops:
         size = evaluate(product(op.domain), graph.hints)
-        work += weight_of(op) * size
+        each = weight_of(op) * size
+        work += each
+        computed += each * max(1, sum(op.name in names for names in passes))
         special += size if BY_KIND[op.kind].weight >= SPECIAL_WEIGHT else 0
+    computed += _repeated_loads(schedule, walk, found, device)
     flow = _flow(walk, traffic, needs, schedule, device)
     memory_us = 1e6 * max(traffic.moved / device.copy_rate, traffic.cached / device.l2_rate) / flow
     resident = device.processors * -(-walk.blocks // device.processors)
     # A multiply-add is two operations of the rate and one instruction; what is not contracted is
     # one of either.
-    compute_us = 1e6 * work / (device.vector_rate / 2) * resident / max(walk.blocks, 1)
+    compute_us = 1e6 * computed / (device.vector_rate / 2) * resident / max(walk.blocks, 1)
     launches = len(schedule.candidates)
     bound = "compute" if compute_us > memory_us else "memory"
     if max(memory_us, compute_us) < device.launch_us:
         bound = "launch"
+    busy_us = max(memory_us, compute_us)
+    if schedule.strategy is Strategy.ROW_IN_REGISTERS and device.backend != "cpu":
+        # A block that has its row computes and loads nothing: other blocks have to, if there are.
+        busy_us += min(memory_us, compute_us) / max(needs.blocks_per_processor, 1)
     return Cost(
         bytes=traffic.moved,
         bytes_by_size=_bytes_by_size(graph, walk, found) if graph.symbols else traffic.moved,
@@ -71,9 +83,23 @@ def region_cost(
         flops=work,
         special=special,
         needs=needs,
-        time_us=launches * device.launch_us + max(memory_us, compute_us),
+        time_us=launches * device.launch_us + busy_us,
         bound=bound,
     )
+
+
+def _repeated_loads(
+    schedule: Schedule, walk: Walk, found: Sequence[Access], device: DeviceSpec
+) -> int:
+    """In operations, the loads by which each lane of a flat kernel gets a row's value itself."""
+    if schedule.strategy is not Strategy.FLAT or device.backend == "cpu":
+        return 0
+    loads = {
+        (access.value, access.offset, *sorted(access.steps.items()))
+        for access in found
+        if access.steps and not access.steps.keys() & walk.fast and not access.is_store
+    }
+    return LOAD_WEIGHT * len(loads) * prod(walk.sizes.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +189,7 @@ def _traffic(
     schedule: Schedule,
     walk: Walk,
     found: Sequence[Access],
+    needs: Needs,
     device: DeviceSpec,
 ) -> _Traffic:
     passes: tuple[frozenset[str], ...] = ()
@@ -194,10 +221,10 @@ def _traffic(
         most = int(access.width * access.numel * factor)
         read[access.value] = min(read.get(access.value, 0) + bytes_once, most)
     once = sum(read.values())
-    # Later passes over the rows are served from L2 where the rows in progress fit there.
-    in_progress = once * min(1.0, device.processors * 4 / max(walk.blocks, 1))
-    if in_progress <= device.l2_bytes // 2:
-        again = 0
+    # A later pass walks a row backwards: L2 serves as much of the rows in progress as it holds.
+    resident = device.processors * max(needs.blocks_per_processor, 1)
+    in_progress = once * min(1.0, resident / max(walk.blocks, 1))
+    again = int(again * max(0.0, 1 - device.l2_bytes / 2 / max(in_progress, 1)))
     moved = once + again
     return _Traffic(moved + written, max(cached, moved + written), moved, tile_read)
 

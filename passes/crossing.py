@@ -1,4 +1,5 @@
-"""Tiles over two axes, for elementwise work whose operands disagree on which axis is contiguous.
+"""Tiles over two axes, for elementwise work whose operands disagree on which axis is contiguous,
+or some of whose operands have one element a row.
 
 In: a region's space and accesses. Out: a `Schedule`, or None where one axis serves all. A tile of
 the two fast axes reads whole sectors of every operand; the compiler turns the ones that lie across
@@ -23,6 +24,12 @@ SECTOR = 32
 
 SIDE = 64
 """Elements of a tile's side: two lines of a half type."""
+
+MIN_ROW = 1024
+"""Elements of a row from which one tile has enough to do with it."""
+
+FILLED = 0.8
+"""Of the lanes of a row's tiles, those that have an element at least."""
 
 MAX_GRID = 65535
 """Programs along the second and third axis of a grid."""
@@ -66,6 +73,38 @@ def tiled_schedule(
     if outer > MAX_GRID or high > MAX_GRID * 8:
         return None
     return Schedule(Strategy.TILED, (_candidates(high, wide, device),), 1, across, along)
+
+
+def rows_schedule(
+    graph: Graph,
+    space: Space,
+    found: Sequence[Access],
+    primary: Access | None,
+    device: DeviceSpec,
+) -> Schedule | None:
+    """The schedule with tiles of one row, where some values are one for each row: a tile then loads
+    them once, and every lane of a flat kernel for itself. None without such values."""
+    if primary is None or space.reduced or device.backend == "cpu":
+        return None
+    axes = order_axes(space.parallel, primary)
+    sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in axes}
+    fast = _fast_axis(primary, sizes)
+    if fast is None or not all(isinstance(axis.size, int) for axis in axes):
+        return None
+    along = _with_outer(fast, axes, found, sizes, ())
+    if not any(access.steps and not access.steps.keys() & set(along) for access in found):
+        return None
+    across = tuple(axis.name for axis in axes if axis.name not in along)
+    wide, high = (_product(names, sizes) for names in (along, across))
+    tiles = [min(power_of_two(wide), most) for most in (2048, 1024, 512)]
+    is_filled = wide >= FILLED * tiles[0] * -(-wide // tiles[0])
+    if wide < MIN_ROW or high > MAX_GRID or not is_filled:
+        return None
+    configurations = tuple(
+        Configuration((("XBLOCK", 1), ("RBLOCK", block)), num_warps=max(1, min(8, block // 256)))
+        for block in dict.fromkeys(tiles)
+    )
+    return Schedule(Strategy.TILED, (configurations,), 1, across, along)
 
 
 def _candidates(high: int, wide: int, device: DeviceSpec) -> tuple[Configuration, ...]:

@@ -16,10 +16,14 @@ from fuser.passes.approximate import approximate
 from fuser.passes.base import NO_CUTS, Cuts, Limits
 from fuser.passes.canonicalize import merge_equal_ops, remove_unused_ops
 from fuser.passes.decide import decide
+from fuser.passes.narrow import gather_early, sum_one_hot
 
 Rewrite = Callable[[Graph], Graph]
 
 REWRITES: tuple[Rewrite, ...] = (
+    gather_early,
+    sum_one_hot,
+    # After both, because rows of which one element is used may have no reader left.
     merge_equal_ops,
     # After merging, because the copies that lost their readers are then unused.
     remove_unused_ops,

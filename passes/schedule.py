@@ -1,6 +1,7 @@
 """A region's schedule: its strategy, and the configurations of each of its kernels.
 
-In: a graph, ops in program order, what is stored, and the iteration space. Out: a `Schedule`.
+In: a graph, ops in program order, what is stored, and the iteration space. Out: the `Schedule`s
+among which predicted time decides, the usual one first.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Sequence
 from fuser.device import DeviceSpec
 from fuser.ir.dim import evaluate
 from fuser.ir.graph import Graph, Op
-from fuser.ir.region import Schedule, Strategy
+from fuser.ir.kernel import Configuration
+from fuser.ir.region import Region, Schedule, Strategy
 from fuser.ir.space import Space
-from fuser.passes.access import Access, is_column
+from fuser.passes.access import Access, accesses, is_column, primary_access, rows_together
 from fuser.passes.configurations import (
     combine_configurations,
     looped_configurations,
@@ -21,36 +23,64 @@ from fuser.passes.configurations import (
     split_parts,
 )
 from fuser.passes.live import live_values
-from fuser.passes.strategy import strategy_for
+from fuser.passes.stages import accumulators
+from fuser.passes.strategy import MIN_LOOPED_ROW, strategy_for
 
 
-def schedule_for(
+def schedules_for(
     graph: Graph,
     ops: Sequence[Op],
     stored: frozenset[str],
     space: Space,
     primary: Access | None,
     device: DeviceSpec,
-) -> Schedule:
-    """How the ops, as one region, are walked on `device`; `primary` decides the fast axis."""
+) -> tuple[Schedule, ...]:
+    """How the ops, as one region, may be walked on `device`; `primary` decides the fast axis."""
     rows = evaluate(space.parallel_size, graph.hints)
     live = live_values(graph, ops, stored)
     if not any(op.reduced for op in ops):
-        return Schedule(Strategy.FLAT, (pointwise_configurations(rows, live, device),))
+        return (Schedule(Strategy.FLAT, (pointwise_configurations(rows, live, device),)),)
     row = evaluate(space.reduced_size, graph.hints)
     by_column = is_column(primary, space)
     strategy = strategy_for(graph, ops, stored, space, by_column)
+    sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in space.axes}
+    together = rows_together(primary, space, sizes)
+    kept = accumulators(ops)
+    tiles = looped_configurations(rows, row, by_column, live, device, together, kept)
+    looped = Schedule(Strategy.LOOPED, (tiles,))
     if strategy is Strategy.ROW_IN_REGISTERS:
-        return Schedule(strategy, (row_configurations(rows, row, by_column, live, device),))
+        whole = Schedule(strategy, (row_configurations(rows, row, by_column, live, device),))
+        is_either = row > MIN_LOOPED_ROW and not by_column and device.backend != "cpu"
+        return (whole, looped) if is_either else (whole,)
     if strategy is Strategy.LOOPED:
-        return Schedule(strategy, (looped_configurations(rows, row, by_column, live, device),))
+        return (looped,)
     parts = split_parts(rows, row, by_column, device)
     part = max(1, row // parts)
-    return Schedule(
+    split = Schedule(
         strategy,
         (
-            looped_configurations(rows, part, by_column, live, device),
+            _narrow_first(
+                looped_configurations(rows, part, by_column, live, device, together, kept)
+            ),
             combine_configurations(rows, parts, device),
         ),
         parts,
     )
+    return (split,)
+
+
+def _narrow_first(tiles: Sequence[Configuration]) -> tuple[Configuration, ...]:
+    """Of a row that is read once, many small programs: nothing has to stay in L2."""
+    first = next(tile for tile in tiles if tile.num_warps == tiles[-1].num_warps)
+    return (first, *(tile for tile in tiles if tile is not first))
+
+
+def other_schedules(graph: Graph, region: Region, device: DeviceSpec) -> tuple[Schedule, ...]:
+    """The ways to walk a region's rows that predicted time decided against."""
+    if region.strategy not in (Strategy.ROW_IN_REGISTERS, Strategy.LOOPED):
+        return ()
+    ops = sorted((graph.by_name[n] for n in region.all_ops), key=lambda op: graph.position[op.name])
+    stored = frozenset(region.outputs)
+    primary = primary_access(accesses(graph, ops, stored, region.space))
+    every = schedules_for(graph, ops, stored, region.space, primary, device)
+    return tuple(schedule for schedule in every if schedule.strategy is not region.strategy)

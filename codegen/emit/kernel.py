@@ -17,7 +17,8 @@ from fuser.ir.kernel import Configuration, GridAxis, KernelArgument, KernelSpec
 from fuser.ir.ops import BY_KIND, Group
 from fuser.ir.region import Region
 from fuser.ir.space import LoopAxis, Space
-from fuser.passes.access import accesses, order_axes, primary_access
+from fuser.passes.access import accesses, is_column, order_axes, primary_access
+from fuser.passes.layout import VECTOR_BYTES
 from fuser.passes.unify import is_gather
 
 MakeBody = Callable[[Graph, Space, Rounding, AxisText, SizeArguments], Any]
@@ -37,6 +38,9 @@ class Work:
     @property
     def stored(self) -> tuple[Op, ...]:
         return tuple(op for op in self.ops if op.name in self.region.outputs)
+
+    def is_rounded(self, op: Op) -> bool:
+        return op.type.dtype.is_half and self.rounding.applies(op)
 
 
 def work_of(graph: Graph, region: Region, rounds_everywhere: bool = False) -> Work:
@@ -199,6 +203,21 @@ def summary_of(work: Work, what: str) -> tuple[str, ...]:
     axes = ", ".join(f"{a.name}={a.size}" for a in (*work.parallel, *work.reduced))
     ops = " ".join(op.kind for op in work.ops)
     return (f"{region.name}: {what} over {axes or 'one element'}.", "", f"Computes {ops}.")
+
+
+def chunk_of(work: Work) -> int:
+    """How many neighbours of a row one instruction loads, for every tile of the schedule."""
+    found = accesses(work.graph, work.ops, work.region.outputs, work.region.space)
+    primary = primary_access(found)
+    if primary is None or is_column(primary, work.region.space) or not work.reduced:
+        return 1
+    fast = work.reduced[-1].name
+    most = VECTOR_BYTES // primary.width if primary.steps.get(fast) == 1 else 1
+    for axis, step in primary.steps.items():
+        while axis != fast and step % most:
+            most //= 2
+    blocks = (tile.block("RBLOCK") for tile in work.region.schedule.candidates[0])
+    return max(1, min(most, *blocks))
 
 
 def scratch(name: str, dtype: DType, size: Dim) -> KernelArgument:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fuser.codegen.emit.context import LoopedContext, RowContext
-from fuser.codegen.emit.kernel import Work, build, kernel_spec, summary_of
+from fuser.codegen.emit.kernel import Work, build, chunk_of, kernel_spec, summary_of
 from fuser.codegen.reduction_body import LoopedBody, Pass, RowBody
 from fuser.codegen.tiles import LOOPED, ROW
 from fuser.ir.dim import product
@@ -58,7 +60,8 @@ def looped_kernels(work: Work) -> tuple[KernelSpec, ...]:
         passes = body.passes(work.ops, stored)
         return passes, body.store_results(work.ops, stored)
 
-    built = build(work, LoopedBody, write, LOOPED, work.region.schedule.candidates[0])
+    form = partial(LoopedBody, chunk=chunk_of(work))
+    built = build(work, form, write, LOOPED, work.region.schedule.candidates[0])
     x_size = product(axis.size for axis in work.parallel)
     r_size = product(axis.size for axis in work.reduced)
 

@@ -2,84 +2,153 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
 from fuser.codegen.emit.context import CombineContext, PartialContext
-from fuser.codegen.emit.kernel import Work, build, kernel_spec, scratch, summary_of
-from fuser.codegen.expressions import Held
-from fuser.codegen.reduction_body import LoopedBody, Pass, RowBody
+from fuser.codegen.emit.kernel import Work, build, chunk_of, kernel_spec, scratch, summary_of
+from fuser.codegen.expressions import Held, convert
+from fuser.codegen.reduction_body import ROW, Finish, LoopedBody, Pass, RowBody
 from fuser.codegen.reductions import FOLDS
-from fuser.codegen.tiles import PARTIAL, ROW
+from fuser.codegen.tiles import PARTIAL
+from fuser.codegen.tiles import ROW as ROW_TILES
 from fuser.ir.dim import multiply, product
 from fuser.ir.graph import Op
 from fuser.ir.kernel import GridAxis, KernelArgument, KernelSpec
 from fuser.ir.space import Index
+from fuser.passes.online import Rule, Shifted
+from fuser.passes.stages import online_sums
 from fuser.templates import render
+
+Parts = tuple[tuple[str, str, str], ...]
+"""What a part leaves of one reduction: of each value the end of its name, the text that makes it of
+the accumulators, and its neutral element."""
+
+SHIFTED_PARTS: Mapping[Rule, Parts] = MappingProxyType({
+    Rule.EXPONENTIAL: (
+        ("parts", "fn.rescaled_part({0}, {1})", "0"),
+        ("largest", "fn.largest_of_part({1})", 'float("-inf")'),
+    ),
+    Rule.SQUARE: (
+        ("count", "fn.sum({0}, 1, True)", "0"),
+        ("mean", "fn.mean_of_part({0}, {1})", "0"),
+        ("squares", "fn.spread_of_part({0}, {1}, {2})", "0"),
+    ),
+})  # fmt: skip
 
 
 class PartialBody(LoopedBody):
     """One pass over a part of the row; ends with a total a reduction, not with its result."""
 
-    def partial(self, ops: tuple[Op, ...], stored: frozenset[str]) -> tuple[Pass, list[str]]:
+    def partial(
+        self, ops: tuple[Op, ...], stored: frozenset[str]
+    ) -> tuple[Pass, list[tuple[str, str]]]:
+        """The pass, and for each workspace the text of what is stored there."""
         reduced = {axis.name for axis in self.space.reduced}
+        online = online_sums(ops, self.is_rounded)
         accumulators: list[str] = []
-        finish: list[tuple[Op, str]] = []
-        for op in ops:
-            if op.reduced:
+        finish: Finish = []
+        for op in sorted(ops, key=lambda op: op.name not in online):
+            if op.name in online:
+                accumulators += self.accumulate_shifted(op, online[op.name], finish)
+            elif op.reduced:
                 accumulators += self.accumulate(op, finish)
             elif op.name in stored and self.is_row(op, reduced):
                 self.store(op)
         lines = self.lines
         step = Pass(tuple(lines.outer), tuple(accumulators), tuple(lines.inner), ())
-        return step, [text for _, text in finish]
+        partials: list[tuple[str, str]] = []
+        for op, text in finish:
+            each = online.get(op.name)
+            if each is None:
+                partials.append((workspace_name(op), text()))
+                continue
+            for end, form, _ in SHIFTED_PARTS[each.rule]:
+                partials.append((workspace_name(op, end), form.format(*self.states[op.name])))
+        return step, partials
 
 
 class CombineBody(RowBody):
     """The parts of a row as one tile; everything else has one element a row."""
 
-    def __init__(self, *arguments: object, parts: int) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
+    def __init__(self, *arguments: Any, parts: int) -> None:
+        super().__init__(*arguments)
         self.parts = parts
+        inside = [op for op in self.graph.ops if op.name in self.inside]
+        self.online = online_sums(inside, self.is_rounded)
+
+    @property
+    def means(self) -> Mapping[str, tuple[Op, Shifted]]:
+        return MappingProxyType({})  # their rows are not here
 
     def reduction(self, op: Op, index: Index, guard: Held | None) -> Held:
+        each = self.online.get(op.name)
+        if each is not None:
+            return self.held_result(op, self.shifted_sum(op, each))
         fold = FOLDS[op.kind]
-        pointer = self.pointer(workspace_name(op))
-        tile = self.names.fresh(f"{op.name}_parts")
-        neutral = fold.identity(op.compute)
-        both = frozenset("xr")
-        load = f"tl.load({pointer} + (x * {self.parts} + r), x_mask & r_mask, other=0)"
-        self.lines.emit(
-            both, f"{tile} = tl.where(r_mask, {load}.to({op.compute.triton}), {neutral})"
-        )
+        tile = self.tile_of_parts(op, "parts", fold.identity(op.compute))
         return self.held_result(op, f"fn.{fold.function}({tile}, 1, True)")
 
+    def tile_of_parts(self, op: Op, end: str, neutral: str) -> str:
+        """One value of each part, by name."""
+        pointer = self.pointer(workspace_name(op, end))
+        tile = self.names.fresh(f"{op.name}_{end}")
+        load = f"tl.load({pointer} + (x * {self.parts} + r), x_mask & r_mask, other=0)"
+        text = f"tl.where(r_mask, {load}.to({op.compute.triton}), {neutral})"
+        self.lines.emit(ROW, f"{tile} = {text}")
+        return tile
 
-def workspace_name(op: Op) -> str:
-    return f"{op.name}_parts"
+    def shifted_sum(self, op: Op, shifted: Shifted) -> str:
+        """What the parts' own shifts and sums come to with the shift of the whole row."""
+        parts = SHIFTED_PARTS[shifted.rule]
+        tiles = [self.tile_of_parts(op, end, neutral) for end, _, neutral in parts]
+        place = self.place_in_chain(op, shifted, len(shifted.chain) - 1)
+        held = self.operand(shifted.shift, place, None)
+        if shifted.rule is Rule.EXPONENTIAL:
+            return f"fn.rescaled_sum({', '.join(tiles)}, {convert(held, op.compute)})"
+        mean = self.graph.by_name[shifted.shift.value]
+        text = f"fn.mean_of_chunks({tiles[0]}, {tiles[1]}, {held.text})"
+        held = self.bind(mean, replace(held, text=text))
+        self.known[self.place(shifted.shift, place), ""] = held
+        return f"fn.spread_sum({', '.join(tiles)}, {held.text})"
+
+
+def workspace_name(op: Op, end: str = "parts") -> str:
+    return f"{op.name}_{end}"
 
 
 def split_kernels(work: Work) -> tuple[KernelSpec, ...]:
     """Two kernels and one workspace for each reduction."""
     parts = work.region.schedule.parts
     x_size = product(axis.size for axis in work.parallel)
-    folds = [op for op in work.ops if op.reduced]
-    spaces = [scratch(workspace_name(op), op.compute, multiply(x_size, parts)) for op in folds]
+    online = online_sums(work.ops, work.is_rounded)
+    size = multiply(x_size, parts)
+    spaces: list[KernelArgument] = []
+    for op in work.ops:
+        if op.reduced:
+            ends = ["parts"]
+            if op.name in online:
+                ends = [end for end, _, _ in SHIFTED_PARTS[online[op.name].rule]]
+            spaces += [scratch(workspace_name(op, end), op.compute, size) for end in ends]
     return (
-        _partial_kernel(work, parts, folds, spaces),
+        _partial_kernel(work, parts, spaces),
         _combine_kernel(work, parts, spaces),
     )
 
 
-def _partial_kernel(
-    work: Work, parts: int, folds: list[Op], spaces: list[KernelArgument]
-) -> KernelSpec:
+def _partial_kernel(work: Work, parts: int, spaces: list[KernelArgument]) -> KernelSpec:
     stored = frozenset(work.region.outputs)
 
     def write(body: PartialBody) -> tuple[Pass, tuple[tuple[str, str], ...]]:
         step, totals = body.partial(work.ops, stored)
-        pointers = [body.pointer(workspace_name(op)) for op in folds]
-        return step, tuple(zip(pointers, totals, strict=True))
+        return step, tuple((body.pointer(name), text) for name, text in totals)
 
     configurations = work.region.schedule.candidates[0]
-    built = build(work, PartialBody, write, PARTIAL, configurations)
+    form = partial(PartialBody, chunk=chunk_of(work))
+    built = build(work, form, write, PARTIAL, configurations)
     x_size = product(axis.size for axis in work.parallel)
     r_size = product(axis.size for axis in work.reduced)
     name = f"{work.region.name}_partial"
@@ -121,7 +190,7 @@ def _combine_kernel(work: Work, parts: int, spaces: list[KernelArgument]) -> Ker
         return tuple(body.lines.outer)
 
     configurations = work.region.schedule.candidates[1]
-    built = build(work, make, write, ROW, configurations)
+    built = build(work, make, write, ROW_TILES, configurations)
     x_size = product(axis.size for axis in work.parallel)
     name = f"{work.region.name}_combine"
 

@@ -26,9 +26,11 @@ from torch._guards import TracingContext
 from fuser.capture import second_order
 from fuser.capture.aliasing import overlap_check
 from fuser.capture.decomposition.table import decompositions
+from fuser.capture.from_fx import WRITTEN
+from fuser.capture.partition import partition
 from fuser.capture.registry import GraphRecord, current_caller
 from fuser.capture.second_order import untraced
-from fuser.capture.seeds import is_random, partition, share_seeds
+from fuser.capture.seeds import is_random, share_seeds
 from fuser.errors import FuserError
 from fuser.log import get_logger, warn_once
 
@@ -226,6 +228,8 @@ class _Compilation:
             self.index = next(self.indices)
         context = CompileContext(phase, self.index, self.compile_id, self.options, self.record)
         _name_copies(module)
+        if phase != "backward":
+            _mark_written(module, _metadata())
         try:
             result = self.compile_graph(module, inputs, context)
         except Exception as error:
@@ -241,6 +245,19 @@ def _name_copies(module: fx.GraphModule) -> None:
     ):
         node.target = torch.ops.aten.clone.default
     module.recompile()
+
+
+def _mark_written(module: fx.GraphModule, metadata: Any) -> None:
+    """Note on the output node which results are new contents of inputs; AOTAutograd copies them
+    there after the call, and they are its first ones."""
+    written = getattr(metadata, "mutated_inp_runtime_indices", ())
+    if not written or getattr(metadata, "tokens", None):
+        return
+    placeholders = module.graph.find_nodes(op="placeholder")
+    (output,) = module.graph.find_nodes(op="output")
+    output.meta[WRITTEN] = {
+        position: placeholders[index].name for position, index in enumerate(written)
+    }
 
 
 def _boxed(result: Any) -> Runner:

@@ -40,6 +40,9 @@ from fuser.ir.graph import (
     whole,
 )
 
+WRITTEN = "written_inputs"
+"""Where an output node's `meta` says which results overwrite which placeholders, by name."""
+
 
 class DataDependentSize(Exception):
     """The graph makes tensors whose sizes depend on data."""
@@ -171,10 +174,11 @@ class _Importer:
 
     def output(self, node: fx.Node) -> None:
         (results,) = node.args
-        for result in results:  # type: ignore[union-attr]
+        written = node.meta.get(WRITTEN, {})
+        for position, result in enumerate(results):  # type: ignore[arg-type]
             known = self.known[result] if isinstance(result, fx.Node) else result
             if isinstance(known, Argument):
-                self.outputs.append(Output(argument=known))
+                self.outputs.append(Output(argument=known, into=written.get(position, "")))
             else:
                 self.outputs.append(Output(number=known))
 

@@ -76,6 +76,9 @@ def _checked(row: Row, arguments: Sequence[Argument], results: Sequence[Value]) 
     foreign = next((t.dtype for t in types if not t.dtype.is_generated), None)
     if foreign is not None:
         return f"element type {foreign.value} has no generated form"
+    narrow = next((t.dtype for t in types if t.dtype.is_float8), None)
+    if narrow is not None and row.kind not in ("cast", "convert", "copy"):
+        return f"element type {narrow.value} is only cast and copied in generated kernels"
     if len({t.device for t in types}) > 1:
         return "operands on different devices"
     if not row.compute.is_generated:

@@ -8,17 +8,15 @@ pass makes a dropout's mask again from eight bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.utils.checkpoint import CheckpointPolicy
 
 from fuser import philox
 
-__all__ = ["is_random", "partition", "share_seeds"]
+__all__ = ["is_random", "recompute_from_seeds", "share_seeds"]
 
 _RANDOM = (philox.uniform, philox.normal)
 _KEPT = "recompute"
@@ -51,14 +49,8 @@ def share_seeds(module: fx.GraphModule) -> None:
         module.recompile()
 
 
-def partition(joint: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-    """The graphs of the forward and the backward pass, the least possible saved between them."""
-    share_seeds(joint)
-    _recompute_from_seeds(joint)
-    return min_cut_rematerialization_partition(joint, inputs, **options)
-
-
-def _recompute_from_seeds(joint: fx.GraphModule) -> None:
+def recompute_from_seeds(joint: fx.GraphModule) -> None:
+    """Mark what is computed from a seed alone."""
     made: set[fx.Node] = set()
     for node in joint.graph.nodes:
         if node.target in _RANDOM:

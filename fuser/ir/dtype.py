@@ -39,7 +39,12 @@ class DType(Enum):
     @property
     def is_half(self) -> bool:
         """Whether a kernel computes in float32 and rounds when a value leaves it."""
-        return self in (DType.FLOAT16, DType.BFLOAT16)
+        return self in (DType.FLOAT16, DType.BFLOAT16) or self in _FLOAT8
+
+    @property
+    def is_float8(self) -> bool:
+        """Whether torch has casts and copies of it alone, and a kernel has its bits as bytes."""
+        return self in _FLOAT8
 
     @property
     def is_integer(self) -> bool:
@@ -52,7 +57,9 @@ class DType(Enum):
 
     @property
     def triton(self) -> str:
-        """The type of an element in memory (booleans are bytes there)."""
+        """The type of an element in memory (booleans are bytes there, and so are float8s)."""
+        if self in _FLOAT8:
+            return "tl.uint8"
         return "tl.int1" if self is DType.BOOL else f"tl.{self.value}"
 
     @property
@@ -61,7 +68,8 @@ class DType(Enum):
         return DType.FLOAT32 if self.is_half else self
 
 
-_FLOATS = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64})
+_FLOAT8 = frozenset({DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2})
+_FLOATS = _FLOAT8 | {DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64}
 _INTEGERS = frozenset({DType.UINT8, DType.INT8, DType.INT16, DType.INT32, DType.INT64})
 _BYTES = {
     DType.BOOL: 1,

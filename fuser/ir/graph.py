@@ -240,10 +240,13 @@ class Output:
 
     argument: Argument | None = None
     number: Dim | float | None = None
+    into: str = ""
+    """The input that the program overwrites with it, if any: whoever calls the graph copies it
+    there, unless it is there already."""
 
     def __str__(self) -> str:
         if self.argument is not None:
-            return str(self.argument)
+            return str(self.argument) + (f" into %{self.into}" if self.into else "")
         return str(self.number)
 
 

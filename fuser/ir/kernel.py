@@ -8,6 +8,9 @@ from typing import Literal as OneOf
 from fuser.ir.dim import Dim
 from fuser.ir.dtype import DType
 
+ALIGNMENT = 16
+"""Bytes. Triton compiles for addresses that are multiples of it, and for sizes that are."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelArgument:
@@ -71,6 +74,17 @@ class RegionKernels:
 
     region: str
     kernels: tuple[KernelSpec, ...]
+
+    @property
+    def handed_on(self) -> tuple[str, ...]:
+        """Buffers that the last kernel is given after its arguments: those of the earlier ones.
+
+        Should a kernel not compile, the region's ops take the place of all, and read them.
+        """
+        *earlier, last = self.kernels
+        own = {argument.name for argument in last.arguments}
+        seen = (a for spec in earlier for a in spec.arguments if a.kind == "buffer")
+        return tuple(dict.fromkeys(a.name for a in seen if a.name not in own))
 
 
 @dataclass(frozen=True, slots=True)

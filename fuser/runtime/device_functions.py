@@ -15,8 +15,10 @@ if is_interpreting():
 else:
     from fuser.runtime.device_approximate import *  # noqa: F403
     from fuser.runtime.device_arithmetic import *  # noqa: F403
+    from fuser.runtime.device_float8 import *  # noqa: F403
     from fuser.runtime.device_logic import *  # noqa: F403
     from fuser.runtime.device_math import *  # noqa: F403
     from fuser.runtime.device_reductions import *  # noqa: F403
 
+from fuser.runtime.device_online import *  # noqa: F403 - written once for both
 from fuser.runtime.device_random import *  # noqa: F403

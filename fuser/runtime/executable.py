@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import linecache
-import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import torch
@@ -23,9 +22,9 @@ from fuser.ir.kernel import RegionKernels
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Region
 from fuser.log import get_logger, warn_once
-from fuser.runtime.direct import LaunchCounts
+from fuser.runtime.direct import LaunchCounts, has_hooks
 from fuser.runtime.interpreter import is_interpreting
-from fuser.runtime.kernel import Miss, Place
+from fuser.runtime.kernel import Miss
 from fuser.runtime.launcher import Launcher, current_stream
 from fuser.runtime.sizes import number_at, shape_at, symbol_values
 from fuser.runtime.unfused import in_planned_layout, run_ops, view
@@ -130,7 +129,12 @@ class Executable:
         results: tuple[Any, ...] = self.call(inputs if isinstance(inputs, list) else list(inputs))
         return results
 
-    def bind(self) -> Callable[[list[Any]], tuple[Any, ...]]:
+    @cached_property
+    def call_hooked(self) -> Callable[[list[Any]], tuple[Any, ...]]:
+        """The host program where Triton has launch hooks."""
+        return self.bind(hooked=True)
+
+    def bind(self, hooked: bool = False) -> Callable[[list[Any]], tuple[Any, ...]]:
         """The function that the host program defines, among the objects that it names."""
         source = self.program.source
         digest = hashlib.sha256(source.encode()).hexdigest()[:8]
@@ -139,11 +143,13 @@ class Executable:
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         names: dict[str, Any] = {"__name__": f"fuser_host_{self.plan.graph.name}"}
         names["planned_layout"] = in_planned_layout
+        names["has_hooks"] = (lambda: False) if hooked else has_hooks
+        names["call_hooked"] = lambda inputs: self.call_hooked(inputs)
         names.update(_gpu_functions())
         names.update(self.program.bindings)
         names.update(zip(self.program.constants, self.constants, strict=True))
         for runner in self.regions.values():
-            names.update(runner.launches(self.program.gpu))
+            names.update(runner.launches(self.program.gpu, hooked))
         exec(compile(source, file, "exec"), names)
         call: Callable[[list[Any]], tuple[Any, ...]] = names["call"]
         # Asks AOTAutograd for the calling convention in which the callee frees its inputs.
@@ -210,42 +216,43 @@ class _RegionRunner:
             Launcher(spec, self.device, self.symbols, counts=counts) for spec in entry.kernels
         )
         self.is_out_of_reach = not _runs_kernels(self.device)
-        # What the region's launches of one call were given, for the thread that makes the call.
-        calls = threading.local()
-        places = [Place(position, len(self.specs)) for position in range(len(self.specs))]
+        self.handed_on = entry.handed_on
+        last = len(self.specs) - 1
         self.functions = tuple(
-            launcher.launch_with(partial(self.missed, place), place, calls)
-            for launcher, place in zip(self.launchers, places, strict=True)
+            launcher.launches(
+                partial(self.missed, position), len(self.handed_on) if position == last else 0
+            )
+            for position, launcher in enumerate(self.launchers)
         )
 
-    def launches(self, gpu: str) -> dict[str, Callable[..., None]]:
+    def launches(self, gpu: str, hooked: bool = False) -> dict[str, Callable[..., None]]:
         """The launch function of each kernel by its name, as the host program calls it.
 
-        On `gpu`, which the program has made the current one, it is given the stream.
+        On `gpu`, which the program has made the current one, it is given stream and addresses.
         """
         found: dict[str, Callable[..., None]] = {}
-        for launcher, function in zip(self.launchers, self.functions, strict=True):
-            if self.device != gpu:
-                function = launcher.finding_stream(function)
-            found[launcher.spec.name] = function
+        for launcher, functions in zip(self.launchers, self.functions, strict=True):
+            if self.device == gpu:
+                found[launcher.spec.name] = functions[hooked]
+            else:
+                found[launcher.spec.name] = launcher.finding_stream(*functions)
         return found
 
     @property
     def is_unfused(self) -> bool:
         return self.is_out_of_reach or self.region.name in self.fallbacks
 
-    def missed(self, place: Place, miss: Miss) -> None:
+    def missed(self, position: int, miss: Miss) -> None:
         """A launch that is the first of its kind, or one of a region that runs unfused."""
         if not self.is_unfused:
             try:
-                return self.launchers[place.position].miss(miss)
+                return self.launchers[position].miss(miss)
             except KernelCompilationError as error:
                 self.fail(error)
-        if place.position == place.count - 1:
-            seen: dict[str, torch.Tensor] = {}
-            for spec, arguments in zip(self.specs, miss.given, strict=True):
-                named = zip(spec.arguments, arguments, strict=True)
-                seen.update((a.name, given) for a, given in named if a.kind == "buffer")
+        if position == len(self.specs) - 1:
+            named = zip(self.specs[position].arguments, miss.arguments, strict=True)
+            seen = {a.name: given for a, given in named if a.kind == "buffer"}
+            seen.update(zip(self.handed_on, miss.handed_on, strict=True))
             self.run_unfused(seen, dict(zip(self.symbols, miss.symbols, strict=True)))
 
     def run_unfused(self, seen: Tensors, symbols: Mapping[str, int]) -> None:
@@ -259,7 +266,7 @@ class _RegionRunner:
     def fail(self, error: KernelCompilationError) -> None:
         self.fallbacks[self.region.name] = error
         for launcher in self.launchers:
-            launcher.variants.clear()  # so that every launch is a miss
+            launcher.forget()
         get_logger("runtime.executable").warning(
             "%s runs unfused from now on: %s", self.region.name, error
         )
@@ -270,10 +277,9 @@ class _RegionRunner:
             name: self.empty(self.graph.values[name].type, symbols) for name in self.region.outputs
         }
         scratch: dict[str, torch.Tensor] = {}
-        trailing = [symbols[name] for name in self.symbols]
-        for spec, launcher, function in zip(
-            self.specs, self.launchers, self.functions, strict=True
-        ):
+        trailing: list[Any] = [symbols[name] for name in self.symbols]
+        launches = self.launches(gpu="")
+        for spec in self.specs:
             values: list[Any] = []
             for argument in spec.arguments:
                 if argument.kind == "size":
@@ -286,7 +292,10 @@ class _RegionRunner:
                         kind = TensorType(argument.dtype, (argument.size,), (1,), self.device)
                         scratch[argument.name] = self.empty(kind, symbols)
                     values.append(scratch[argument.name])
-            launcher.finding_stream(function)(*values, *trailing)
+            if spec is self.specs[-1]:
+                named = {**environment, **stored}
+                trailing += [named[name] for name in self.handed_on]
+            launches[spec.name](*values, *trailing)
         return stored
 
     def empty(self, kind: TensorType, symbols: Mapping[str, int]) -> torch.Tensor:

@@ -27,11 +27,13 @@ __all__ = [
     "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "check_index", "convert", "copysign",
     "cos", "cosh",
     "divide", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "float_to_int", "floor",
-    "floor_divide", "fmax", "fmin", "fmod", "frac", "hypot", "isfinite", "isinf", "isnan", "ldexp",
+    "floor_divide", "fmax", "fmin", "fmod", "frac", "from_float8_e4m3fn",
+    "from_float8_e5m2", "hypot", "isfinite", "isinf", "isnan", "ldexp",
     "lgamma", "log", "log1p", "log2", "log10", "logical_and", "logical_not", "logical_or",
     "logical_xor", "max", "maximum", "min", "minimum", "neg", "nextafter", "pow", "prod",
     "reciprocal", "remainder", "round", "round_to", "rsqrt", "shift_left", "shift_right", "sigmoid",
-    "sign", "signbit", "sin", "sinh", "sqrt", "sum", "tan", "tanh", "to_bool", "trunc",
+    "sign", "signbit", "sin", "sinh", "sqrt", "sum", "tan", "tanh", "to_bool", "to_float8_e4m3fn",
+    "to_float8_e5m2", "trunc",
     "trunc_divide", "where",
 ]
 # fmt: on
@@ -280,6 +282,20 @@ float_to_int = convert
 def round_to(x: Tile, dtype: Any) -> Tile:
     target = _TORCH_TYPES[_plain(dtype)]
     return _apply(lambda values: values.to(target).to(values.dtype), x)
+
+
+def _to_float8(dtype: torch.dtype) -> Callable[[Tile], Tile]:
+    return _unary(lambda values: values.float().to(dtype).view(torch.uint8))
+
+
+def _from_float8(dtype: torch.dtype) -> Callable[[Tile], Tile]:
+    return _unary(lambda bits: bits.contiguous().view(dtype).float())
+
+
+to_float8_e4m3fn = _to_float8(torch.float8_e4m3fn)
+to_float8_e5m2 = _to_float8(torch.float8_e5m2)
+from_float8_e4m3fn = _from_float8(torch.float8_e4m3fn)
+from_float8_e5m2 = _from_float8(torch.float8_e5m2)
 
 
 # **** reductions ****

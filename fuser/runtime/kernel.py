@@ -1,10 +1,11 @@
 """The launch function of one kernel: straight-line Python, written for it once.
 
-In: a kernel, one of its configurations, the graph's size symbols. Out: `launch(stream, *arguments,
-*symbols)`, which reads addresses, picks the compiled variant for them and calls Triton's launcher.
-Grid, index width and all that does not change between calls are in its text. A combination of
-alignments, divisibilities and index width that was not seen before is a `Miss`, which is passed on;
-neither it nor a new size is any business of the graph's.
+In: a kernel, one of its configurations, the graph's size symbols. Out: `launch(stream, misaligned,
+*arguments, *addresses, *symbols, *handed_on)`, which picks the compiled variant for these addresses
+and sizes and calls Triton's launcher. `misaligned` is 0 where all addresses are multiples of
+`ALIGNMENT`. Grid, index width and all that does not change between calls are in its text. A
+combination of alignments, divisibilities and index width that was not seen before is a `Miss`,
+which is passed on; neither it nor a new size is any business of the graph's.
 """
 
 from __future__ import annotations
@@ -17,14 +18,12 @@ from typing import Any
 import torch
 
 from fuser.ir.dim import python_text
-from fuser.ir.kernel import Configuration, GridAxis, KernelSpec
-from fuser.runtime.direct import Grid, Variant, hook_holder
+from fuser.ir.kernel import ALIGNMENT, Configuration, GridAxis, KernelSpec
+from fuser.runtime.direct import Grid, Variant
 
 __all__ = [
-    "ALONE",
     "WIDE_EXTENT",
     "Miss",
-    "Place",
     "geometry_texts",
     "launch_function",
     "launch_text",
@@ -32,20 +31,6 @@ __all__ = [
 
 WIDE_EXTENT = 2**31
 """Element offsets, and sizes, from here on need 64 bits."""
-
-ALIGNMENT = 16
-"""Bytes. Triton compiles for addresses that are multiples of it, and for sizes that are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a kernel stands among the launches of its region."""
-
-    position: int = 0
-    count: int = 1
-
-
-ALONE = Place()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +43,8 @@ class Miss:
     stream: int
     arguments: tuple[Any, ...]
     symbols: tuple[int, ...]
-    given: Sequence[tuple[Any, ...]]
-    """The arguments of the region's launches in this call, up to this one."""
+    handed_on: tuple[Any, ...]
+    """What the region's earlier kernels were given, for the last one of several."""
 
 
 def launch_function(
@@ -69,20 +54,14 @@ def launch_function(
     variants: Mapping[Any, Variant],
     missed: Callable[[Miss], None],
     device: torch.device,
-    place: Place = ALONE,
-    calls: Any = None,
+    handed_on: int = 0,
 ) -> Callable[..., None]:
-    """`launch(stream, *arguments, *symbols)` on `device`, which is the current one.
-
-    `calls` is the storage in which the launches of one region's call meet; it belongs to a thread.
-    """
-    text = launch_text(spec, configuration, symbols, device, place)
+    """The launch function on `device`, which is the current one."""
+    text = launch_text(spec, configuration, symbols, device, handed_on)
     file = f"<launch of {spec.name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     names: dict[str, Any] = {
-        "calls": calls,
         "current_device": torch.cuda.current_device,
-        "hooks": hook_holder(),
         "missed": lambda *values: missed(Miss(*values)),
         "variant_of": variants.get,
     }
@@ -96,85 +75,58 @@ def launch_text(
     configuration: Configuration,
     symbols: Sequence[str],
     device: torch.device,
-    place: Place = ALONE,
+    handed_on: int = 0,
 ) -> str:
     """The source of the launch function."""
-    count = len(spec.arguments)
-    arguments = [f"argument_{k}" for k in range(count)]
-    passed = list(arguments)
-    addresses: list[str] = []
-    lines: list[str] = list(_meeting(place, arguments))
+    arguments = [f"argument_{k}" for k in range(len(spec.arguments))]
+    buffers = [k for k, argument in enumerate(spec.arguments) if argument.kind != "size"]
+    addresses = [f"address_{k}" for k in buffers]
+    others = [f"other_{k}" for k in range(handed_on)]
+    parameters = ["stream", "misaligned", *arguments, *addresses, *symbols, *others]
+    head = f"def launch({', '.join(parameters)}):\n"
+    lines: list[str] = []
     grid, is_wide = geometry_texts(spec, configuration)
     for axis, text in enumerate(grid):
         if not text.isdecimal():
             lines += [f"grid_{axis} = {text}", f"if grid_{axis} <= 0:", "    return"]
             grid[axis] = f"grid_{axis}"
         elif text == "0":
-            return _defined(arguments, symbols, [*lines, "return"])
-    for k, argument in enumerate(spec.arguments):
-        if argument.kind != "size":
-            passed[k] = f"address_{k}"
-            addresses.append(passed[k])
-            lines.append(f"address_{k} = argument_{k}.data_ptr()")
-    written = [passed[k] for k, argument in enumerate(spec.arguments) if argument.is_output]
-    if written:
+            return f"{head}    return\n"
+    passed = list(arguments)
+    for k, address in zip(buffers, addresses, strict=True):
+        passed[k] = address
+    written = [passed[k] for k in buffers if spec.arguments[k].is_output]
+    if written and lines:
         # A tensor without elements has no address.
         lines += [f"if not ({' or '.join(written)}):", "    return"]
-    lines += _key_lines(spec, arguments, addresses, is_wide, device)
-    seen = ", ".join([*arguments, ""]).strip()
-    given = "given" if place.count > 1 else f"[({seen})]"
+    given = (
+        f"({''.join(f'{name}, ' for name in names)})" for names in (arguments, symbols, others)
+    )
     lines += [
+        f"key = {_key_text(spec, arguments, addresses, is_wide, device)}",
         "found = variant_of(key)",
         "if found is None:",
-        f"    return missed(key, ({', '.join(grid)}), {is_wide}, stream, ({seen}),"
-        f" ({''.join(f'{symbol}, ' for symbol in symbols)}), {given})",
-        "run, function, metadata, constants, hooked = found",
-        "try:",
-        "    if hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:",
-        "        run = hooked",
-        "except AttributeError:",
-        "    run = hooked",
-        f"run({', '.join(grid)}, stream, function, metadata, None, None, None,"
-        f" {', '.join([*passed, '*constants'])})",
+        f"    return missed(key, ({', '.join(grid)}), {is_wide}, stream, {', '.join(given)})",
+        "run, head, tail = found",
+        f"run({', '.join(grid)}, stream, *head, {', '.join(passed)}, *tail)",
     ]
-    return _defined(arguments, symbols, lines)
-
-
-def _defined(arguments: Sequence[str], symbols: Sequence[str], lines: Sequence[str]) -> str:
-    head = f"def launch({', '.join(['stream', *arguments, *symbols])}):\n"
     return head + "".join(f"    {line}\n" for line in lines)
 
 
-def _meeting(place: Place, arguments: Sequence[str]) -> list[str]:
-    """Lines that let a region's last launches know the arguments of its first ones.
-
-    Needed where a later kernel does not compile: the region's ops take the place of all of them.
-    """
-    if place.count == 1:
-        return []
-    mine = f"({', '.join(arguments)},)"
-    if place.position == 0:
-        return [f"calls.given = given = [{mine}]"]
-    last = ["del calls.given"] if place.position == place.count - 1 else []
-    return ["given = calls.given", *last, f"given.append({mine})"]
-
-
-def _key_lines(
+def _key_text(
     spec: KernelSpec,
     arguments: Sequence[str],
     addresses: Sequence[str],
     is_wide: str,
     device: torch.device,
-) -> list[str]:
-    """Lines that make the key of a variant: what Triton specialises a kernel by, and no more.
+) -> str:
+    """The key of a variant: what Triton specialises a kernel by, and no more.
 
-    Mostly all addresses are aligned: then they are one test, and their part of the key is empty.
+    Mostly no address is misaligned: then that part of the key is 0, else a flag for each.
     """
-    lines = ["aligned = ()"]
-    if addresses:
-        flags = "".join(f"{address} % {ALIGNMENT} == 0, " for address in addresses)
-        lines += [f"if ({' | '.join(addresses)}) % {ALIGNMENT}:", f"    aligned = ({flags})"]
-    parts: list[str] = []
+    together = " | ".join(addresses)
+    flags = "".join(f"{address} % {ALIGNMENT} == 0, " for address in addresses)
+    parts = [f"misaligned and ({together}) % {ALIGNMENT} and ({flags})"]
     if is_wide not in ("True", "False"):
         parts.append(is_wide)
     for name, argument in zip(arguments, spec.arguments, strict=True):
@@ -185,8 +137,7 @@ def _key_lines(
             parts.append(f"{name}.untyped_storage().nbytes() < {WIDE_EXTENT}")
     if device.type == "cuda" and device.index is None:
         parts.append("current_device()")
-    key = f"(aligned, {', '.join(parts)})" if parts else "aligned"
-    return [*lines, f"key = {key}"]
+    return f"({', '.join(parts)})" if len(parts) > 1 else parts[0]
 
 
 def geometry_texts(spec: KernelSpec, configuration: Configuration) -> tuple[list[str], str]:

@@ -14,12 +14,12 @@ import triton
 import triton.language as tl
 
 from fuser.errors import KernelCompilationError
-from fuser.ir.kernel import Configuration, KernelSpec
+from fuser.ir.kernel import ALIGNMENT, Configuration, KernelSpec
 from fuser.log import get_logger
 from fuser.runtime.cache import triton_cache
-from fuser.runtime.direct import Grid, LaunchCounts, Variant, first_launch
+from fuser.runtime.direct import Grid, LaunchCounts, Variant, first_launch, has_hooks
 from fuser.runtime.interpreter import is_interpreting, repair
-from fuser.runtime.kernel import ALONE, WIDE_EXTENT, Miss, Place, geometry_texts, launch_function
+from fuser.runtime.kernel import WIDE_EXTENT, Miss, geometry_texts, launch_function
 from fuser.runtime.loader import load, source_path
 from fuser.runtime.sizes import function_of
 
@@ -77,6 +77,9 @@ current_stream: Callable[[int], int] = getattr(
 """The handle of the stream on which work for a GPU is enqueued now."""
 
 
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
 class Launcher:
     """`launcher(*arguments, *symbols)`: the kernel's arguments in the order of `spec.arguments`,
     then the values of the graph's size symbols in the order in which they were named here."""
@@ -98,49 +101,68 @@ class Launcher:
         self.outputs = tuple(k for k, a in enumerate(spec.arguments) if a.is_output)
         self.geometry = _geometry(spec, self.configuration, symbols)
         self.variants: dict[Any, Variant] = {}
+        self.hooked: dict[Any, Variant] = {}
+        """The same ones where Triton has hooks."""
         self.is_interpreted = is_interpreting()
         if self.is_interpreted:
             repair()
-        self.launch = self.launch_with(self.miss)
+        self.launch, self.launch_hooked = self.launches(self.miss)
 
     def __call__(self, *values: Any) -> None:
-        self.finding_stream(self.launch)(*values)
+        self.finding_stream(self.launch, self.launch_hooked)(*values)
 
-    def finding_stream(self, launch: Callable[..., None]) -> Callable[..., None]:
-        """One of this launcher's launch functions without its first argument: on the kernel's
+    def finding_stream(
+        self, launch: Callable[..., None], hooked: Callable[..., None]
+    ) -> Callable[..., None]:
+        """This launcher's launch functions, called without stream and addresses: on the kernel's
         device, whichever is the current one, and on the stream that is current there."""
+        count = len(self.spec.arguments)
 
         def found(*values: Any) -> None:
+            arguments, rest = values[:count], values[count:]
+            if self.writes_nothing(arguments):
+                return None
+            addresses = [arguments[k].data_ptr() for k in self.buffers]
+            misaligned = any(address % ALIGNMENT for address in addresses)
+            function = hooked if has_hooks() else launch
             if self.device.type != "cuda":
-                return launch(None, *values)
+                return function(None, misaligned, *arguments, *addresses, *rest)
             with torch.cuda.device(self.device):
-                return launch(current_stream(torch.cuda.current_device()), *values)
+                stream = current_stream(torch.cuda.current_device())
+                return function(stream, misaligned, *arguments, *addresses, *rest)
 
         return found
 
-    def launch_with(
-        self, missed: Callable[[Miss], None], place: Place = ALONE, calls: Any = None
-    ) -> Callable[..., None]:
-        """`launch(stream, *arguments, *symbols)`; what it has no variant for goes to `missed`."""
-        if not self.is_interpreted:
-            return launch_function(
-                *(self.spec, self.configuration, self.symbols, self.variants, missed),
-                *(self.device, place, calls),
-            )
-        count = len(self.spec.arguments)
+    def launches(
+        self, missed: Callable[[Miss], None], handed_on: int = 0
+    ) -> tuple[Callable[..., None], Callable[..., None]]:
+        """The launch function as `fuser.runtime.kernel` has it, and the one that calls hooks.
 
-        def launch(stream: Any, *values: Any) -> None:
-            arguments, symbols = values[:count], values[count:]
-            given = [arguments]
-            if place.position:
-                given = [*calls.given, arguments]
-            if place.position < place.count - 1:
-                calls.given = given
-            elif place.count > 1:
-                del calls.given
+        What they have no variant for goes to `missed`.
+        """
+        if self.is_interpreted:
+            launch = self.interpreted(missed)
+            return launch, launch
+        direct, hooked = (
+            launch_function(
+                *(self.spec, self.configuration, self.symbols, variants, missed),
+                *(self.device, handed_on),
+            )
+            for variants in (self.variants, self.hooked)
+        )
+        return direct, hooked
+
+    def interpreted(self, missed: Callable[[Miss], None]) -> Callable[..., None]:
+        """A launch function in which every launch is a miss."""
+        count = len(self.spec.arguments)
+        first = count + len(self.buffers)
+        end = first + len(self.symbols)
+
+        def launch(stream: Any, misaligned: Any, *values: Any) -> None:
+            arguments, symbols = values[:count], values[first:end]
             grid, is_wide = self.geometry(*symbols)
             if 0 not in grid and not self.writes_nothing(arguments):
-                missed(Miss(None, grid, is_wide, 0, arguments, symbols, given))
+                missed(Miss(None, grid, is_wide, 0, arguments, symbols, values[end:]))
 
         return launch
 
@@ -159,9 +181,14 @@ class Launcher:
         addresses = list(miss.arguments)
         for position in self.buffers:
             addresses[position] = addresses[position].data_ptr()
-        self.variants[miss.key] = first_launch(
+        self.variants[miss.key], self.hooked[miss.key] = first_launch(
             compiled, constants, self.counts, miss.grid, miss.stream, addresses
         )
+
+    def forget(self) -> None:
+        """Make every launch a miss."""
+        self.variants.clear()
+        self.hooked.clear()
 
     def compile(self, arguments: Sequence[Any], constants: Sequence[Any]) -> Any:
         """Compile and load the kernel for arguments like these."""
@@ -171,7 +198,8 @@ class Launcher:
             target = triton.runtime.driver.active.get_current_target()
             options = compile_options(self.spec, self.configuration, target)
             with triton_cache():
-                compiled = function.warmup(*arguments, *constants, grid=(1,), **options)
+                typed = map(_as_in_kernels, arguments)
+                compiled = function.warmup(*typed, *constants, grid=(1,), **options)
                 # Loads it, which is where a kernel that needs too much shared memory fails.
                 compiled[(1, 1, 1)]
         except Exception as error:
@@ -196,7 +224,8 @@ class Launcher:
         constants = constants_of(self.spec, self.configuration, miss.is_wide)
         function = load(self.spec)
         try:
-            function[miss.grid](*miss.arguments, *constants)
+            arguments = map(_as_in_kernels, miss.arguments)
+            function[miss.grid](*arguments, *constants)
         except Exception as error:
             if isinstance(error.__cause__, IndexError):
                 # The program's own mistake, found by `check_index`: eager raises the same.
@@ -207,6 +236,12 @@ class Launcher:
         return KernelCompilationError(
             kernel=self.spec.name, cause=error, source_path=source_path(self.spec)
         )
+
+
+def _as_in_kernels(argument: Any) -> Any:
+    """The argument, a float8 tensor as the bytes that kernels know it as."""
+    is_float8 = isinstance(argument, torch.Tensor) and argument.dtype in _FLOAT8
+    return argument.view(torch.uint8) if is_float8 else argument
 
 
 def _geometry(

@@ -51,8 +51,8 @@ _POINTERS = {
     DType.BFLOAT16: "*bf16",
     DType.FLOAT32: "*fp32",
     DType.FLOAT64: "*fp64",
-    DType.FLOAT8_E4M3FN: "*fp8e4nv",
-    DType.FLOAT8_E5M2: "*fp8e5",
+    DType.FLOAT8_E4M3FN: "*u8",
+    DType.FLOAT8_E5M2: "*u8",
 }
 
 

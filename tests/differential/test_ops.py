@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from fuser.ir.ops import TABLE
+from fuser.ir.ops import TABLE, Group
 from support.compare import assert_matches_eager, generated_kinds
 from support.inputs import Cases, Inputs
 from support.samples import BOOL, FLOATS, INTEGERS, SAMPLES, Sample
@@ -57,7 +57,9 @@ def program_of(sample: Sample) -> Any:
 
 
 def test_every_kind_of_the_table_has_a_sample() -> None:
-    assert {row.kind for row in TABLE} == {sample.kind for sample in SAMPLES}
+    # Random numbers are no function of their operands; they have tests of their own.
+    kinds = {row.kind for row in TABLE if row.group is not Group.RANDOM}
+    assert kinds == {sample.kind for sample in SAMPLES}
 
 
 @pytest.mark.parametrize(("sample", "group"), chosen(tuple(GROUPS)))

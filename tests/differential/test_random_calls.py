@@ -134,6 +134,7 @@ def test_a_cuda_graph_draws_anew_each_time(device: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 def test_nothing_waits_for_the_seed(device: str) -> None:
     if device != "cuda":
         pytest.skip("needs a GPU")

@@ -234,8 +234,10 @@ def poisoned() -> Iterator[None]:
     """Executables made in here get memory full of NaN (integers: 0x7f bytes) to write to."""
     bind = Executable.bind
 
-    def poisoned_bind(self: Executable) -> Callable[[list[Any]], tuple[Any, ...]]:
-        call = bind(self)
+    def poisoned_bind(
+        self: Executable, hooked: bool = False
+    ) -> Callable[[list[Any]], tuple[Any, ...]]:
+        call = bind(self, hooked)
         names = call.__globals__
         allocate = names["empty_strided"]
 

@@ -19,6 +19,7 @@ import triton.language as tl
 from fuser.runtime import (
     device_approximate,
     device_arithmetic,
+    device_float8,
     device_functions,
     device_logic,
     device_math,
@@ -34,6 +35,7 @@ DEVICE_MODULES = (
     device_math,
     device_arithmetic,
     device_approximate,
+    device_float8,
     device_logic,
     device_reductions,
 )

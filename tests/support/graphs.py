@@ -183,7 +183,12 @@ def renamed(graph: Graph, rename: Rename) -> Graph:
         constants=tuple(_value(value, rename) for value in graph.constants),
         ops=tuple(_op(op, rename) for op in graph.ops),
         outputs=tuple(
-            Output(_argument(output.argument, rename), output.number) for output in graph.outputs
+            Output(
+                _argument(output.argument, rename),
+                output.number,
+                output.into and rename(output.into),
+            )
+            for output in graph.outputs
         ),
     )
 

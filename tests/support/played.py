@@ -6,6 +6,7 @@ Its launchers are called like those of Triton 3.6 and 3.7, as read in their sour
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -45,10 +46,41 @@ class Launcher37(Launcher36):
         super().__call__(gridX, gridY, gridZ, stream, function, *four, *args)
 
 
+class CudaLauncher:
+    """`CompiledKernel.run` of Triton 3.6 for NVIDIA, with the C function below it."""
+
+    def __init__(self, launched: list[tuple[Any, ...]]) -> None:
+        self.launch: Any = CFunction(launched)
+        self.global_scratch_size = self.profile_scratch_size = 0
+        self.launch_cooperative_grid, self.launch_pdl = False, True
+
+    def __call__(
+        self, gridX: int, gridY: int, gridZ: int, stream: int, function: int, *args: Any
+    ) -> None:
+        scratch = [1 if self.global_scratch_size else None, None]
+        flags = (self.launch_cooperative_grid, self.launch_pdl)
+        self.launch(gridX, gridY, gridZ, stream, function, *flags, *scratch, *args)
+
+
+class CFunction:
+    """What Triton 3.6 compiles for a signature."""
+
+    def __init__(self, launched: list[tuple[Any, ...]]) -> None:
+        self.launcher = Launcher36(launched)
+        self.scratch: list[Any] = []
+        """The scratch memory of each launch."""
+
+    def __call__(self, x: int, y: int, z: int, stream: int, function: int, *args: Any) -> None:
+        cooperative, pdl, scratch, profile, *rest = args
+        assert (cooperative, pdl, profile) == (False, True, None)
+        self.launcher(x, y, z, stream, function, *rest)
+        self.scratch.append(scratch)
+
+
 class PlayedFunction:
     """A `@triton.jit` function and the kernel that it compiles to: counts, and records launches."""
 
-    def __init__(self, launcher: type[Launcher36] = Launcher37) -> None:
+    def __init__(self, launcher: Callable[[list[tuple[Any, ...]]], Any] = Launcher37) -> None:
         self.compiled: list[dict[str, Any]] = []
         self.launched: list[tuple[Any, ...]] = []
         """Grid and arguments of each launch, on whichever way it was made."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +171,22 @@ def traced_graph(
     fn: Callable[..., Any], *args: Any, dynamic: bool = False
 ) -> tuple[Graph, tuple[Any, ...]]:
     return from_fx(traced(fn, *args, dynamic=dynamic))
+
+
+def on_gpu(graph: Graph, device: str = "cuda:0") -> Graph:
+    """The graph with every value on a GPU."""
+
+    def moved(item: Any) -> Any:
+        return item and replace(item, type=replace(item.type, device=device))
+
+    inputs = tuple(replace(item, value=moved(item.value)) for item in graph.inputs)
+    outputs = tuple(replace(item, argument=moved(item.argument)) for item in graph.outputs)
+    ops = tuple(
+        replace(
+            op,
+            results=tuple(map(moved, op.results)),
+            arguments=tuple(map(moved, op.arguments)),
+        )
+        for op in graph.ops
+    )
+    return replace(graph, inputs=inputs, ops=ops, outputs=outputs)

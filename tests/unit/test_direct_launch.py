@@ -13,12 +13,12 @@ import torch
 import triton
 import triton.language as tl
 
-from fuser.ir.kernel import KernelSpec
+from fuser.ir.kernel import KernelSpec, RegionKernels
 from fuser.runtime.direct import HOOKED
-from fuser.runtime.kernel import Place, launch_text
+from fuser.runtime.kernel import launch_text
 from fuser.runtime.launcher import Launcher
-from support.played import Launcher36, Launcher37, PlayedFunction, play
-from support.runtime import elementwise
+from support.played import CudaLauncher, Launcher36, Launcher37, PlayedFunction, play
+from support.runtime import elementwise, total_in_parts
 
 s0 = sympy.Symbol("s0", integer=True, positive=True)
 SIZE = 4096
@@ -105,18 +105,16 @@ def test_another_device_is_another_kernel() -> None:
         launch_text(spec, spec.configurations[0], [], torch.device(device))
         for device in ("cuda:1", "cuda")
     )
-    assert "key = aligned" in known
-    assert "key = (aligned, current_device())" in current
+    assert "current_device" not in known
+    assert ", current_device())\n" in current
 
 
 def test_nothing_is_worked_out_twice() -> None:
     spec = kernel(1000)
     text = launch_text(spec, spec.configurations[0], [], torch.device("cuda:0"))
     called = [ast.unparse(n.func) for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)]
-    assert sorted(called) == sorted(
-        [*(f"argument_{k}.data_ptr" for k in range(3)), "variant_of", "missed", "run"]
-    )
-    assert "run(8, 1, 1, stream, function, metadata, None, None, None, " in text
+    assert sorted(called) == ["missed", "run", "variant_of"]
+    assert "run(8, 1, 1, stream, *head, address_0, address_1, address_2, argument_3, *tail)" in text
 
 
 def test_nothing_is_launched_for_an_empty_output(played: PlayedFunction) -> None:
@@ -223,16 +221,102 @@ def test_hooks_of_another_kind_are_left_to_triton(
     assert len(played.launched) == 3
 
 
+# **** the C function below the launcher of Triton 3.6 ****
+
+
+@pytest.fixture
+def below(monkeypatch: pytest.MonkeyPatch) -> PlayedFunction:
+    function = PlayedFunction(CudaLauncher)
+    play(monkeypatch, function)
+    monkeypatch.setattr(triton, "__version__", "3.6.0")
+    return function
+
+
+def run_of(launch: Launcher) -> Any:
+    (variant,) = launch.variants.values()
+    return variant.run
+
+
+def test_the_c_function_is_called_by_itself(below: PlayedFunction) -> None:
+    launch = Launcher(kernel(64), "cpu")
+    given = tensors()
+    hook = triton.knobs.runtime.launch_enter_hook
+    seen: list[Any] = []
+    hook.add(seen.append)
+    try:
+        launch(*given, 64)  # the first launch calls hooks itself
+    finally:
+        hook.remove(seen.append)
+    launch(*given, 64)
+    assert below.launched == [((1, 1, 1), *addresses(given), 64, tl.int32, 128)] * 2
+    assert [metadata["grid"] for metadata in seen] == [(1, 1, 1)]
+    assert run_of(launch) is below.run.launch
+    assert (launch.counts.direct, launch.counts.indirect, below.through) == (1, {}, [])
+
+
+def other_release(below: PlayedFunction, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "__version__", "3.7.0")
+
+
+def scratch_memory(below: PlayedFunction, monkeypatch: pytest.MonkeyPatch) -> None:
+    below.run.global_scratch_size = 128
+
+
+def unpacks_descriptors(below: PlayedFunction, monkeypatch: pytest.MonkeyPatch) -> None:
+    below.run.launch = lambda *args, inner=below.run.launch: inner(*args)
+
+
+def other_attributes(below: PlayedFunction, monkeypatch: pytest.MonkeyPatch) -> None:
+    del below.run.profile_scratch_size
+
+
+def other_class(below: PlayedFunction, monkeypatch: pytest.MonkeyPatch) -> None:
+    below.run = type("HIPLauncher", (CudaLauncher,), {})(below.launched)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [other_release, scratch_memory, unpacks_descriptors, other_attributes, other_class],
+)
+def test_the_launcher_is_called_where_it_does_more(
+    below: PlayedFunction, monkeypatch: pytest.MonkeyPatch, change: Callable[..., None]
+) -> None:
+    change(below, monkeypatch)
+    launch = Launcher(kernel(64), "cpu")
+    given = tensors()
+    for _ in range(2):
+        launch(*given, 64)
+    assert below.launched == [((1, 1, 1), *addresses(given), 64, tl.int32, 128)] * 2
+    assert run_of(launch) is below.run
+    assert (launch.counts.direct, launch.counts.indirect, below.through) == (1, {}, [])
+
+
+def test_a_c_function_that_refuses(below: PlayedFunction) -> None:
+    def refuse(*_: Any) -> None:
+        raise TypeError("function takes exactly 21 arguments (20 given)")
+
+    below.run.launch = type("Refusing", (), {"__call__": refuse})()
+    launch = Launcher(kernel(64), "cpu")
+    given = tensors()
+    for _ in range(2):
+        launch(*given, 64)
+    assert below.through == [0, 1]
+    ((reason, count),) = launch.counts.indirect.items()
+    assert "exactly 21 arguments" in reason
+    assert count == 2
+
+
 # **** regions of several kernels ****
 
 
-def test_a_regions_launches_meet() -> None:
-    spec = kernel(64)
-    first, middle, last = (
-        launch_text(spec, spec.configurations[0], [], torch.device("cuda:0"), Place(k, 3))
-        for k in range(3)
+def test_the_last_kernel_is_handed_what_the_earlier_ones_read() -> None:
+    first, last = total_in_parts("total", "x", "z", 1000)
+    entry = RegionKernels("region_0", (first, last))
+    assert entry.handed_on == ("x",)
+    text = launch_text(last, last.configurations[0], ["s0"], torch.device("cuda:0"), 1)
+    assert text.startswith(
+        "def launch(stream, misaligned, argument_0, argument_1, argument_2, address_0, address_1, "
+        "s0, other_0):\n"
     )
-    mine = "(argument_0, argument_1, argument_2, argument_3,)"
-    assert f"calls.given = given = [{mine}]" in first
-    assert "del" not in middle
-    assert f"    given = calls.given\n    del calls.given\n    given.append({mine})\n" in last
+    missed = "(argument_0, argument_1, argument_2, ), (s0, ), (other_0, ))"
+    assert f"return missed(key, (1, 1, 1), False, stream, {missed}" in text

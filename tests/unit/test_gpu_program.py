@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 
 from fuser.codegen.host import host_program
-from fuser.ir.graph import Graph
 from fuser.ir.kernel import KernelSpec
 from fuser.runtime import executable as executable_module
+from fuser.runtime.direct import HOOKED
 from fuser.runtime.executable import Executable
 from fuser.runtime.launcher import Launcher
 from support.played import Launcher36, Launcher37, PlayedFunction, play
-from support.runtime import Planned, elementwise, planned, total_in_parts, traced_graph
+from support.runtime import Planned, elementwise, on_gpu, planned, total_in_parts, traced_graph
 
 
 @pytest.fixture(params=[Launcher36, Launcher37], ids=["triton 3.6", "triton 3.7"])
@@ -23,25 +24,6 @@ def played(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> P
     function = PlayedFunction(request.param)
     play(monkeypatch, function)
     return function
-
-
-def on_gpu(graph: Graph, device: str = "cuda:0") -> Graph:
-    """The graph with every value on a GPU."""
-
-    def moved(item: Any) -> Any:
-        return item and replace(item, type=replace(item.type, device=device))
-
-    inputs = tuple(replace(item, value=moved(item.value)) for item in graph.inputs)
-    outputs = tuple(replace(item, argument=moved(item.argument)) for item in graph.outputs)
-    ops = tuple(
-        replace(
-            op,
-            results=tuple(map(moved, op.results)),
-            arguments=tuple(map(moved, op.arguments)),
-        )
-        for op in graph.ops
-    )
-    return replace(graph, inputs=inputs, ops=ops, outputs=outputs)
 
 
 def sums(x: torch.Tensor) -> torch.Tensor:
@@ -85,27 +67,34 @@ def test_a_program_on_a_gpu() -> None:
         "    if current_gpu() != 0:\n"
         "        with torch.cuda.device(0):\n"
         "            return call(inputs)\n"
+        "    if has_hooks():\n"
+        "        return call_hooked(inputs)\n"
         "    stream = current_stream(0)\n"
         "    (\n"
         "        x_1,  # f32[1000]\n"
         "    ) = inputs\n"
         "    inputs.clear()\n"
         "\n"
-        "    # sizes and layouts of the inputs\n"
-        "    if x_1.stride() != (1,):\n"
+        "    # sizes, layouts and addresses of the inputs\n"
+        "    if not x_1.is_contiguous():\n"
         "        x_1 = planned_layout(x_1, (1,))\n"
+        "    at_x_1 = x_1.data_ptr()\n"
+        "    misaligned = at_x_1 % 16\n"
         "\n"
         "    # region_0, flat: sum\n"
         "    sum_1 = empty_on_gpu((), (), torch.float32)  # f32[]\n"
+        "    at_sum_1 = sum_1.data_ptr()\n"
         "    parts = empty_on_gpu((16,), (1,), torch.float32)  # f32[16]\n"
-        "    total_partial(stream, x_1, parts, 1000)\n"
-        "    total_combine(stream, parts, sum_1, 4)\n"
+        "    at_parts = parts.data_ptr()\n"
+        "    total_partial(stream, misaligned, x_1, parts, 1000, at_x_1, at_parts)\n"
+        "    total_combine(stream, misaligned, parts, sum_1, 4, at_parts, at_sum_1, x_1)\n"
         "    del parts\n"
         "    del x_1\n"
         "\n"
         "    # region_1, flat: add\n"
         "    add = empty_on_gpu((), (), torch.float32)  # f32[]\n"
-        "    after(stream, sum_1, add, 1)\n"
+        "    at_add = add.data_ptr()\n"
+        "    after(stream, misaligned, sum_1, add, 1, at_sum_1, at_add)\n"
         "    del sum_1\n"
         "\n"
         "    return (\n"
@@ -123,6 +112,62 @@ def test_one_stream_for_all_launches_of_a_call(played: PlayedFunction, gpu: list
     assert [launched[0] for launched in played.launched] == [(4, 1, 1), (1, 1, 1), (1, 1, 1)] * 2
     assert executable.counts.direct == 3
     assert played.through == []
+
+
+def test_hooks_are_looked_for_once_a_call(played: PlayedFunction, gpu: list[int]) -> None:
+    made = sums_plan()
+    executable = Executable(made.plan, made.kernels, host_program(made.plan, made.kernels))
+    executable([torch.randn(1000)])
+    hook = triton.knobs.runtime.launch_enter_hook
+    seen: list[Any] = []
+    hook.add(seen.append)
+    try:
+        for _ in range(2):
+            executable([torch.randn(1000)])
+    finally:
+        hook.remove(seen.append)
+    executable([torch.randn(1000)])
+    assert [item["grid"] for item in seen] == [(4, 1, 1), (1, 1, 1), (1, 1, 1)] * 2
+    assert played.through == [3, 4, 5, 6, 7, 8]
+    assert executable.counts.indirect == {HOOKED: 6}
+    assert executable.counts.direct == 3
+
+
+def test_addresses_from_outside_are_tested(played: PlayedFunction, gpu: list[int]) -> None:
+    """Of inputs and of what original calls return: which of them is misaligned is in the key."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(x, 0) * 2 + y
+
+    memory = torch.zeros(200)
+    offset = 0
+
+    def cumsum(x: torch.Tensor, dim: int) -> torch.Tensor:
+        return memory[offset : offset + 64]
+
+    graph, _ = traced_graph(fn, torch.randn(64), torch.randn(64))
+    ops = tuple(
+        replace(op, call=replace(op.call, target=cumsum)) if op.is_opaque else op
+        for op in graph.ops
+    )
+    twice = elementwise("twice", ["cumsum"], "mul", 64, "{cumsum} * 2")
+    plus = elementwise("plus", ["mul", "y_1"], "add", 64, "{mul} + {y_1}")
+    made = planned(on_gpu(replace(graph, ops=ops)), (["mul"], [twice]), (["add"], [plus]))
+    executable = Executable(made.plan, made.kernels, host_program(made.plan, made.kernels))
+    variants = []
+    for offset, start in ((0, 0), (1, 0), (4, 8), (0, 3), (2, 1)):
+        executable([torch.randn(64), memory[100 + start : 164 + start]])
+        variants.append(
+            tuple(
+                len(launcher.variants)
+                for runner in executable.regions.values()
+                for launcher in runner.launchers
+            )
+        )
+        ((_, first, *_), (_, _, second, *_)) = played.launched[-2:]
+        assert first == memory.data_ptr() + 4 * offset
+        assert second == memory.data_ptr() + 4 * (100 + start)
+    assert variants == [(1, 1), (2, 1), (2, 1), (2, 2), (2, 2)]
 
 
 @pytest.mark.parametrize(

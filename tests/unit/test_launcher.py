@@ -208,7 +208,7 @@ def test_what_triton_is_told(played: PlayedFunction) -> None:
 def test_a_tensor_that_the_kernel_cannot_reach(played: PlayedFunction) -> None:
     launch = Launcher(spec_with_size(300), "cuda:0")
     with pytest.raises(KernelCompilationError, match="argument x is on cpu"):
-        launch.launch(0, torch.randn(300), torch.empty(300), 300)
+        launch.launch(0, 0, torch.randn(300), torch.empty(300), 300, 64, 128)
     assert played.compiled == played.launched == []
 
 

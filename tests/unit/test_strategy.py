@@ -11,7 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuser.ir.region import Region, Strategy
-from fuser.passes.strategy import MAX_ROW_IN_REGISTERS, MAX_SPLIT_ROWS, MIN_SPLIT_ROW, can_split
+from fuser.passes.strategy import (
+    MAX_ROW_IN_REGISTERS,
+    MAX_SPLIT_ROWS,
+    MIN_LOOPED_ROW,
+    MIN_SPLIT_ROW,
+    can_split,
+)
 from support.graphs import graph_of, only_region, plan_of
 
 Program = Callable[..., Any]
@@ -33,7 +39,9 @@ def softmax(x: Tensor) -> Tensor:
     ("rows", "row", "strategy"),
     [
         (4096, 64, Strategy.ROW_IN_REGISTERS),
-        (4096, MAX_ROW_IN_REGISTERS, Strategy.ROW_IN_REGISTERS),
+        (4096, MIN_LOOPED_ROW, Strategy.ROW_IN_REGISTERS),
+        # One block a processor has it in registers, and loads nothing while it adds.
+        (4096, MAX_ROW_IN_REGISTERS, Strategy.LOOPED),
         (4096, MAX_ROW_IN_REGISTERS + 1, Strategy.LOOPED),
         (MAX_SPLIT_ROWS, MIN_SPLIT_ROW, Strategy.SPLIT),
         (MAX_SPLIT_ROWS, MIN_SPLIT_ROW - 1, Strategy.ROW_IN_REGISTERS),
@@ -49,7 +57,8 @@ def test_rows_decide(rows: int, row: int, strategy: Strategy) -> None:
     ("row", "strategy"),
     [
         (64, Strategy.ROW_IN_REGISTERS),
-        (MAX_ROW_IN_REGISTERS, Strategy.ROW_IN_REGISTERS),
+        (MIN_LOOPED_ROW, Strategy.ROW_IN_REGISTERS),
+        (MAX_ROW_IN_REGISTERS, Strategy.LOOPED),
         (40000, Strategy.LOOPED),
     ],
 )
@@ -89,7 +98,10 @@ SPLITTABLE: dict[str, tuple[Program, bool]] = {
     "a value of each row after": (lambda x: x.mean(1).exp() + 1, True),
     "a long value before": (lambda x: (lambda y: (y, y.sum(1)))(x.exp()), True),
     "a long value after": (lambda x: x - x.mean(1, keepdim=True), False),
-    "a reduction after another": (lambda x: x.var(1), False),
+    "a reduction after another": (lambda x: (x * x.amax(1, keepdim=True)).sum(1), False),
+    "a spread": (lambda x: x.var(1), True),
+    "a sum of exponentials": (lambda x: x.logsumexp(1), True),
+    "an exponential after its sum": (lambda x: x.softmax(1), False),
     "a position": (lambda x: x.argmax(1), False),
     "a loss": (lambda x: F.mse_loss(x, x.sin()), True),
 }
@@ -100,5 +112,5 @@ def test_what_can_be_split(case: str) -> None:
     program, expected = SPLITTABLE[case]
     x = torch.empty(4, 6)
     region = only_region(plan_of(program, x))
-    ops = graph_of(program, x).ops
-    assert can_split(ops, frozenset(region.outputs), region.space) is expected
+    graph = graph_of(program, x)
+    assert can_split(graph, graph.ops, frozenset(region.outputs), region.space) is expected

@@ -12,7 +12,9 @@ from fuser.codegen.generate import generate
 from fuser.device import device_spec
 from fuser.ir.kernel import Configuration, KernelSpec
 from fuser.ir.plan import FusionPlan
+from fuser.ir.region import Strategy
 from fuser.ir.timing import Memory
+from fuser.passes.schedule import other_schedules
 from fuser.tune import CLEARLY, tune
 from support.graphs import plan_of
 
@@ -130,3 +132,24 @@ def test_both_kernels_of_a_split_reduction_are_measured() -> None:
     several = [tiles for tiles in plan.regions[0].schedule.candidates if len(tiles) > 1]
     assert len(bench.asked) == sum(map(len, several))
     assert len(found.regions[0].notes) == len(several)
+
+
+@pytest.mark.parametrize("loops_take", [5.0, 9.9, 20.0])
+def test_rows_are_walked_the_faster_way(loops_take: float) -> None:
+    """Rows of 16,384 elements fit into registers, or a loop has them in part."""
+    plan = plan_of(lambda x: x.softmax(1), torch.empty(4096, 16384), target="sm_90")
+    (region,) = plan.regions
+    (other,) = other_schedules(plan.graph, region, H200)
+    assert {region.strategy, other.strategy} == {Strategy.ROW_IN_REGISTERS, Strategy.LOOPED}
+
+    def measure(specs: Sequence[KernelSpec]) -> list[float | None]:
+        return [loops_take if "r_start" in spec.source else 10.0 for spec in specs]
+
+    found, kernels = tune(
+        plan, generate(plan), measure, Bench(lambda _: 1.0).memory(), H200.launch_us,
+        others=lambda region: other_schedules(plan.graph, region, H200),
+    )  # fmt: skip
+    first, second = (loops_take, 10.0)[:: 1 if region.strategy is Strategy.LOOPED else -1]
+    expected = other.strategy if second < CLEARLY * first else region.strategy
+    assert found.regions[0].strategy is expected
+    assert ("r_start" in kernels[0].kernels[0].source) == (expected is Strategy.LOOPED)

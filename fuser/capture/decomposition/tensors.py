@@ -9,6 +9,7 @@ and pointwise ops, so that none of these calls remains as work of its own.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -282,8 +283,21 @@ def dot(x: Tensor, other: Tensor) -> Tensor:
     return cast(total(product, axes(product, None)), x.dtype)
 
 
+def multiply_add(a: Tensor, b: Any, c: Tensor) -> Tensor:
+    """What Dynamo makes of an in-place `addcmul_` or `addcdiv_`: eager's own form of it."""
+    return aten.add.Tensor(aten.mul.Tensor(a, b), c)
+
+
+def _multiply_adds() -> dict[Any, Rule]:
+    """For the call that newer releases of torch have for it, none in others."""
+    importlib.import_module("torch._inductor.inductor_prims")  # which registers the call
+    target = getattr(prims, "fma", None)
+    return {} if target is None else {target.default: multiply_add}
+
+
 RULES = as_rules(
     {
+        **_multiply_adds(),
         aten.split.Tensor: split,
         aten.split_with_sizes.default: split_sizes,
         aten.unsafe_split.Tensor: split,
