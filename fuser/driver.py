@@ -153,7 +153,7 @@ def plan_module(
     plan = plan_graph(
         graph, target, phase, stages, options.rules, rounds_everywhere=rounds_everywhere
     )
-    kernels = generate(plan, rounds_everywhere)
+    kernels = generate(plan, rounds_everywhere=rounds_everywhere)
     if stages.folder is not None:
         peaks = Peaks(planned=peak_bytes(plan), eager=eager_peak_bytes(plan.graph))
         stages.plan(plan, kernels, peaks)

@@ -116,7 +116,7 @@ def test_the_whole_of_a_small_plan() -> None:
 def test_only_verbose_shows_times_of_passes() -> None:
     text = to_text(fixed_plan(), peaks=PEAKS, verbose=True)
     assert text.startswith(SMALL + "\n\npasses:\n  gather_early ")
-    assert text.count(" ms") == 5
+    assert text.count(" ms") == 6
 
 
 def test_a_file_gets_plain_text_and_a_terminal_colours(monkeypatch: pytest.MonkeyPatch) -> None:
