@@ -44,12 +44,11 @@ def to_float8_e4m3fn(x):
     """Tensor.to(torch.float8_e4m3fn)"""
     x = x.to(tl.float32)
     if cuda_capability_geq(8, 9):
-        bits = x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
-        if E4M3FN_SATURATES:
-            return bits
-        else:
-            # Halfway from the largest number to the next one it still rounds down.
-            return tl.where((x > 464) | (x < -464), bits | 0x7F, bits)
+        if not E4M3FN_SATURATES:
+            # Halfway from the largest number to the next one it still rounds down. Done before the
+            # conversion: ptxas 12 loses the lowest bit of a pair that is changed after it.
+            x = tl.where((x > 464) | (x < -464), float("nan"), x)
+        return x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
     else:
         bits = _bits(x, 3, 7)
         limit: tl.constexpr = 0x7E if E4M3FN_SATURATES else 0x7F
