@@ -1,9 +1,9 @@
 """Which functions may be computed in fewer instructions, because eager rounds their results.
 
 In: a graph. Out: the graph with `approximate` among the attributes of those ops. Eager rounds the
-value to float16 or bfloat16: at once, or, where the op is a part of a decomposed call that computes
-in float32, at that call's end. Then everything in between has to keep relative errors small, which
-products and sums of numbers of one sign do and differences do not.
+value to float16, bfloat16 or float8: at once, or, where the op is a part of a decomposed call that
+computes in float32, at that call's end. Then everything in between has to keep relative errors
+small, which products and sums of numbers of one sign do and differences do not.
 """
 
 from __future__ import annotations
@@ -61,16 +61,25 @@ def _rounded(graph: Graph) -> frozenset[str]:
             continue
         if op.type.dtype.is_half:
             found.add(op.name)
-        elif op.type.dtype is DType.FLOAT32 and op.origin and op.name not in graph.output_values:
+        elif op.type.dtype is DType.FLOAT32 and op.name not in graph.output_values:
             readers = graph.readers[op.name]
-            if readers and all(_passes_on(op, reader, found, positive) for reader in readers):
+            if readers and all(
+                _casts_to_float8(reader) or _passes_on(op, reader, found, positive)
+                for reader in readers
+            ):
                 found.add(op.name)
     return frozenset(found)
 
 
+def _casts_to_float8(reader: Op) -> bool:
+    """Whether all that is read is rounded to four bits at most. What the user casts from float32 to
+    a half type stays exact: that the numbers are in float32 until then is asked for."""
+    return reader.kind in ("cast", "convert") and reader.type.dtype.is_float8
+
+
 def _passes_on(op: Op, reader: Op, rounded: Set[str], positive: Set[str]) -> bool:
     """Whether an error of `op` is at most as large in the reader, which eager rounds in the end."""
-    if reader.origin != op.origin or reader.name not in rounded:
+    if not op.origin or reader.origin != op.origin or reader.name not in rounded:
         return False
     if reader.kind in _TOTALS:
         return all(_is_positive(operand, positive) for operand in reader.operands)

@@ -62,6 +62,15 @@ def test_a_call_that_rounds_in_the_end(name: str) -> None:
     assert marked(call, half(dtype=torch.float32)) == []
 
 
+def test_a_quotient_that_is_stored_as_float8() -> None:
+    def quantised(x: Tensor, scale: Tensor) -> Any:
+        return (x.float() / scale).to(torch.float8_e4m3fn)
+
+    scale = half(7, 1, dtype=torch.float32)
+    assert marked(quantised, half(), scale) == ["divide"]
+    assert marked(lambda x, y: (x.float() / y).bfloat16(), half(), scale) == []
+
+
 EXACT: dict[str, Callable[[Tensor], Any]] = {
     "the user computes in float32": lambda x: torch.exp(x.float()).bfloat16(),
     "softmax in float32": lambda x: F.softmax(x, -1, dtype=torch.float32).bfloat16(),
