@@ -68,9 +68,15 @@ class HostContext:
     results: tuple[str, ...]
 
 
-def host_program(plan: FusionPlan, kernels: Sequence[RegionKernels]) -> HostProgram:
-    """The program of `plan`; `kernels` holds an entry for each of its regions."""
-    return _Writer(plan, {entry.region: entry.kernels for entry in kernels}).program()
+def host_program(
+    plan: FusionPlan, kernels: Sequence[RegionKernels], overwrites: bool = True
+) -> HostProgram:
+    """The program of `plan`; `kernels` holds an entry for each of its regions.
+
+    With `overwrites`, results that overwrite inputs are stored in their memory where possible.
+    """
+    by_region = {entry.region: entry.kernels for entry in kernels}
+    return _Writer(plan, by_region, overwrites).program()
 
 
 @dataclass
@@ -79,13 +85,14 @@ class _Writer:
 
     plan: FusionPlan
     kernels: Mapping[str, tuple[KernelSpec, ...]]
+    overwrites: bool
 
     def __post_init__(self) -> None:
         graph = self.plan.graph
         launched = [spec.name for specs in self.kernels.values() for spec in specs]
         symbols = [symbol.name for symbol in graph.symbols]
         self.names = HostNames((*symbols, *launched))
-        self.memory = Memory(self.plan, self.kernels)
+        self.memory = Memory(self.plan, self.kernels, self.overwrites)
         self.devices: dict[str, str] = {}
         self.buffers: dict[Buffer, str] = {}
         found = {value.type.device for value in graph.values.values()}

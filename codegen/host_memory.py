@@ -38,6 +38,7 @@ class Memory:
 
     plan: FusionPlan
     kernels: Mapping[str, tuple[KernelSpec, ...]]
+    overwrites: bool = True
 
     @property
     def graph(self) -> Graph:
@@ -132,7 +133,7 @@ class Memory:
     @cached_property
     def in_place(self) -> Mapping[str, str]:
         """Values to the inputs that they overwrite, in whose memory they are stored."""
-        return stored_in_place(self.plan, self.last_use)
+        return stored_in_place(self.plan, self.last_use) if self.overwrites else {}
 
     def _end(self, buffer: Buffer) -> int:
         """The position of the last step that needs the buffer's memory."""

@@ -138,7 +138,8 @@ def _compiled(module: fx.GraphModule, phase: str, options: Options, stages: Stag
         plan, kernels = fitted.plan, fitted.kernels
         if config.tune():
             plan, kernels = tune_plan(plan, kernels, options)
-    program = host_program(plan, kernels)
+    # A CUDA graph copies what it is given; its results must not be such a copy.
+    program = host_program(plan, kernels, overwrites=options.mode != "reduce-overhead")
     stages.write("host.py", program.source)
     executable = Executable(plan, kernels, program, constants)
     return Compiled(plan, kernels, executable.call, executable)

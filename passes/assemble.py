@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from fuser.ir.graph import Graph, Op
 from fuser.ir.region import Cost, Reason, Region, RegionKind, Verdict
-from fuser.passes.candidate import outside_values
-from fuser.passes.clusters import Clustering
+from fuser.passes.candidate import Refused, outside_values
+from fuser.passes.clusters import Clustering, leaving
 from fuser.passes.partition import Partition, Proposal
 from fuser.passes.split import Apart
 from fuser.passes.unify import argument_of, is_gather
@@ -140,14 +140,25 @@ class Verdicts:
             return Verdict(*edge, False, Reason.DATA_DEPENDENT_READ, "", gain)
         for apart in self.taken_apart:
             if producer.name in apart.cut.left and consumer.name in apart.cut.right:
-                gain = max(apart.cut.cost_us, 0.0)
-                return Verdict(*edge, False, apart.reason, apart.detail, gain)
+                reason, detail = self.against(producer, consumer) or (apart.reason, apart.detail)
+                return Verdict(*edge, False, reason, detail, max(apart.cut.cost_us, 0.0))
         if proposal is None or proposal.refusal is None:
             return Verdict(*edge, False, Reason.NO_GAIN, f"{gain:.1f} us", gain)
         if proposal.refusal.reason is Reason.CYCLE:
             # Nothing could have been gained by what cannot be.
             return Verdict(*edge, False, Reason.CYCLE, self.between(*edge))
         return Verdict(*edge, False, proposal.refusal.reason, proposal.refusal.detail, gain)
+
+    def against(self, producer: Op, consumer: Op) -> tuple[Reason, str] | None:
+        """Why the regions of two ops could not be one kernel as they are now, memory aside: each
+        may have got other ops since it was cut."""
+        owner, clusters = self.clustering.owner, self.clustering.clusters
+        names = clusters[owner[producer.name]].owned | clusters[owner[consumer.name]].owned
+        try:
+            self.partition.kernel(names, leaving(self.graph, names), self.partition.limits)
+        except Refused as refused:
+            return refused.reason, refused.detail
+        return None
 
     def between(self, producer: str, consumer: str) -> str:
         """What stands between the groups of two ops: an original call if there is one."""

@@ -9,14 +9,16 @@ are taken together, and cut where the two kernels are fastest, or not at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 from fuser.ir.graph import Graph
 from fuser.ir.region import Reason
 from fuser.passes.candidate import Refused
 from fuser.passes.clusters import Cluster, Clustering, leaving
 from fuser.passes.groups import Tree
-from fuser.passes.split import MOST_JUDGED, Apart, Cut, Judge, cuts
+from fuser.passes.split import Apart, Cut, Judge, cuts
+
+MOST_TIMED = 6
+"""Places for a boundary whose kernels are worked out, of those that the fewest bytes cross."""
 
 NO_SLOWER = 1.005
 """Times that differ by less are the same to the model."""
@@ -87,7 +89,7 @@ def _best(
     crossing = sum(graph.bytes_of[name] for name in leaving(graph, left) - stored)
     fewer = [cut for cut in cuts(graph, both, stored) if cut.crossing < crossing and allowed(cut)]
     fewer.sort(key=lambda cut: (cut.crossing, abs(len(cut.left) - len(cut.right))))
-    timed = islice(_timed(graph, fewer, judge), MOST_JUDGED)
+    timed = _timed(graph, fewer[:MOST_TIMED], judge)
     time, best = min(timed, key=lambda item: item[0], default=(now, None))
     return Apart(best, reason, detail) if best is not None and time <= NO_SLOWER * now else None
 

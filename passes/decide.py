@@ -95,9 +95,14 @@ def decide(
     early = [Apart(cut, Reason.PEAK_MEMORY) for cut in (*made, *more)]
     late = [Apart(cut, Reason.PEAK_MEMORY, OF_THIS_ORDER) for cut in last]
     verdicts = Verdicts(found, partition, regions, [*late, *moved, *early])
-    notes = _Notes([*early, *late], wanted.kernels - found.kernels)
-    noted = tuple(map(notes.on, regions.values()))
-    return Decisions(noted, order, verdicts.all(), refused_siblings(verdicts))
+    every, siblings = verdicts.all(), refused_siblings(verdicts)
+    in_force = {
+        *((v.producer, v.consumer) for v in every if v.reason is Reason.PEAK_MEMORY),
+        *((s.first, s.second) for s in siblings if s.reason is Reason.PEAK_MEMORY),
+    }
+    cuts_left = [apart for apart in (*early, *late) if any(map(apart.cut.is_between, in_force))]
+    notes = _Notes(cuts_left, wanted.kernels - found.kernels)
+    return Decisions(tuple(map(notes.on, regions.values())), order, every, siblings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,10 @@ class Cut:
     cost_us: float = 0.0
     """Predicted microseconds of the two kernels less those of the one."""
 
+    def is_between(self, pair: tuple[str, str]) -> bool:
+        """Whether two ops are on different sides."""
+        return any(one in self.left and other in self.right for one, other in (pair, pair[::-1]))
+
 
 @dataclass(frozen=True, slots=True)
 class Apart:

@@ -245,7 +245,7 @@ class _Importer:
                 row.reduced, row.keepdim, row.compute, row.attributes, source, origin=origin,
             )  # fmt: skip
         else:
-            if _is_drawn(node.target):
+            if _is_drawn(node.target) and self.named_arguments(node).get("dropout_p") != 0.0:
                 row = "draws from torch's generator"
             op = Op(
                 node.name, OPAQUE, (), tuple(arguments), results, call, source=source,

@@ -69,10 +69,12 @@ class Explanation:
         """
         owners = self.plan.region_of
         pairs: dict[tuple[str, str], float] = {}
-        for verdict in self.edges:
-            if verdict.producer in owners and verdict.consumer in owners:
-                pair = (owners[verdict.producer].name, owners[verdict.consumer].name)
-                pairs[pair] = max(pairs.get(pair, 0.0), verdict.gain_us)
+        refused = [(v.producer, v.consumer, v.gain_us) for v in self.edges]
+        refused += [(s.first, s.second, s.gain_us) for s in self.plan.siblings]
+        for first, second, gain in refused:
+            if first in owners and second in owners:
+                pair = (owners[first].name, owners[second].name)
+                pairs[pair] = max(pairs.get(pair, 0.0), gain)
         return sum(pairs.values())
 
     def __str__(self) -> str:
