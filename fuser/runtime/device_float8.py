@@ -10,13 +10,21 @@ elsewhere, and for e5m2, where the instruction has no infinity, the bits are wor
 import torch
 import triton
 import triton.language as tl
-from triton.language.target_info import cuda_capability_geq
 
 __all__ = ["from_float8_e4m3fn", "from_float8_e5m2", "to_float8_e4m3fn", "to_float8_e5m2"]
 
 # Newer versions of torch keep the largest number where older ones overflow to NaN.
 E4M3FN_SATURATES = tl.constexpr(bool(torch.tensor(1e9).to(torch.float8_e4m3fn).float().isfinite()))
 E5M2_SATURATES = tl.constexpr(bool(torch.tensor(1e9).to(torch.float8_e5m2).float().isfinite()))
+
+
+@tl.core.builtin
+def _has_instruction(_semantic=None):
+    """Whether the target has it: what is compiled for, not a GPU that is present."""
+    options = _semantic.builder.options
+    number = "".join(filter(str.isdigit, str(getattr(options, "arch", ""))))
+    is_nvidia = getattr(options, "backend_name", "") == "cuda"
+    return tl.constexpr(is_nvidia and int(number or 0) >= 89)
 
 
 @triton.jit
@@ -43,12 +51,16 @@ def _signed(bits, x):
 def to_float8_e4m3fn(x):
     """Tensor.to(torch.float8_e4m3fn)"""
     x = x.to(tl.float32)
-    if cuda_capability_geq(8, 9):
+    if _has_instruction():
         if not E4M3FN_SATURATES:
-            # Halfway from the largest number to the next one it still rounds down. Done before the
-            # conversion: ptxas 12 loses the lowest bit of a pair that is changed after it.
+            # Halfway from the largest number to the next one it still rounds down.
             x = tl.where((x > 464) | (x < -464), float("nan"), x)
-        return x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+        # Each number beside a zero: ptxas 12 takes a pair that is used apart afterwards for the
+        # contents of another register.
+        pair = tl.inline_asm_elementwise(
+            "cvt.rn.satfinite.e4m3x2.f32 $0, 0f00000000, $1;", "=h,f", [x], tl.uint16, True, 1
+        )
+        return pair.to(tl.uint8)
     else:
         bits = _bits(x, 3, 7)
         limit: tl.constexpr = 0x7E if E4M3FN_SATURATES else 0x7F

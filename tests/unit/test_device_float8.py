@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -25,7 +26,9 @@ def convert(source, result, size, FUNCTION: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
-def test_to_and_from(name: str) -> None:
+def test_to_and_from(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The interpreter has no target to ask.
+    monkeypatch.setattr(device_float8, "_has_instruction", lambda: False)
     dtype = getattr(torch, name)
     every = torch.arange(256, dtype=torch.uint8)
     wide = torch.empty(256)
@@ -37,7 +40,8 @@ def test_to_and_from(name: str) -> None:
     x = torch.cat([wide, halves, halves * (1 + 2**-20), halves * (1 - 2**-20), torch.tensor(edges)])
     x = torch.cat([x, -x, torch.randn(2000) * torch.logspace(-8, 6, 2000)])
     bits = torch.empty(len(x), dtype=torch.uint8)
-    convert[(1,)](x, bits, len(x), getattr(device_float8, f"to_{name}"), 8192)
+    with np.errstate(invalid="ignore"):  # NaN comes in with any bits
+        convert[(1,)](x, bits, len(x), getattr(device_float8, f"to_{name}"), 8192)
     found, expected = bits.view(dtype).float(), x.to(dtype).float()
     assert torch.equal(found.isnan(), expected.isnan())
     assert torch.equal(bits[~x.isnan()], x.to(dtype).view(torch.uint8)[~x.isnan()])
