@@ -21,7 +21,7 @@ from fuser.passes.base import NO_CUTS, NO_LIMITS, Cuts, Limits, in_canonical_ord
 from fuser.passes.boundaries import move_boundaries
 from fuser.passes.candidate import Candidate, candidate_for
 from fuser.passes.groups import free_ops
-from fuser.passes.memory import Allowed, within_peak
+from fuser.passes.memory import Allowed, heaviest_first, within_peak
 from fuser.passes.partition import Partition
 from fuser.passes.recompute import recompute_cheap
 from fuser.passes.requested import Together, fuse_accompanied, fuse_pairs, must_fuse_error
@@ -43,6 +43,8 @@ class Decisions:
     order: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
     siblings: tuple[SiblingVerdict, ...]
+    peak: int
+    """The most bytes held at once."""
 
 
 def decide(
@@ -90,6 +92,13 @@ def decide(
     if found.peak > most:
         clustering, last = within_peak(replace(clustering, program=graph), most, cheapest, refuse)
         found = recompute_cheap(clustering, judge, max(clustering.peak, most), place)
+    bound = eager_peak_bytes(graph)
+    if found.peak > bound and (requests.pairs or requests.accompanied):
+        free = replace(requests, pairs=(), accompanied=())
+        if decide(graph, device, limits, free, cuts).peak <= bound:
+            # What the user asked for is what holds more than eager.
+            for number in heaviest_first(found):
+                refuse(found.clusters[number].owned)
     regions = regions_of(found, partition)
     order = running_order(found, regions)
     early = [Apart(cut, Reason.PEAK_MEMORY) for cut in (*made, *more)]
@@ -102,7 +111,7 @@ def decide(
     }
     cuts_left = [apart for apart in (*early, *late) if any(map(apart.cut.is_between, in_force))]
     notes = _Notes(cuts_left, wanted.kernels - found.kernels)
-    return Decisions(tuple(map(notes.on, regions.values())), order, every, siblings)
+    return Decisions(tuple(map(notes.on, regions.values())), order, every, siblings, found.peak)
 
 
 @dataclass(frozen=True, slots=True)

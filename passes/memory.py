@@ -47,14 +47,14 @@ def within_peak(
             found |= _cuts_at(clustering, step, held[step], limit, cheapest, found, is_thorough)
         if not found:
             if on_failure is not None:
-                for number in _heaviest_first(clustering):
+                for number in heaviest_first(clustering):
                     on_failure(clustering.clusters[number].owned)
             return clustering, tuple(made)
         made += found.values()
         clustering = apart(clustering, found)
 
 
-def _heaviest_first(clustering: Clustering) -> list[int]:
+def heaviest_first(clustering: Clustering) -> list[int]:
     """Clusters of several ops, by what the peak would be if these ran one by one."""
     several = [number for number in clustering.order if _can_cut(clustering, number)]
     return sorted(several, key=lambda number: _in_pieces(clustering, number).peak)

@@ -219,3 +219,18 @@ def test_any_grouping_gets_down_to_what_ops_hold_one_by_one(seed: int) -> None:
     found, _ = within_peak(start, limit, narrowest(graph), lambda _: pytest.fail("no way"))
     assert found.peak <= limit
     assert len(found.order) == len(found.clusters)
+
+
+def test_a_rule_that_only_the_ops_one_by_one_could_afford_is_an_error() -> None:
+    """A softmax is one call of eager's, which holds nothing of what goes on inside it: with the sum
+    over its columns in its kernel, the sums of its rows would be held as well."""
+
+    def program(x: Tensor) -> Any:
+        y = F.softmax(F.gelu(x), -1)
+        return y, y.sum(0).amax(0)
+
+    graph = captured_graph(program, torch.empty(4096, 512))
+    plan = plan_graph(graph, "sm_90")
+    assert peak_bytes(plan) <= eager_peak_bytes(plan.graph)
+    with pytest.raises(MustFuseError, match="peak_memory"):
+        plan_graph(graph, "sm_90", rules=[must_fuse("div", "sum_2")])
