@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +12,9 @@ from torch.nn.functional import gelu, softmax
 
 import fuser
 from fuser.runtime.direct import HOOKED
+from support.benchmarks import load
 
 pytestmark = pytest.mark.gpu
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def four_kernels(x: Tensor, y: Tensor) -> Tensor:
@@ -133,18 +128,6 @@ def test_a_profilers_hooks_are_called() -> None:
     torch.testing.assert_close(found, four_kernels(x, y), rtol=1e-5, atol=1e-6)
     assert len(seen) >= 4
     assert calls_of(compiled).indirect == {HOOKED: len(seen)}
-
-
-def load(name: str) -> Any:
-    """`benchmarks.NAME` of this checkout, whose root is not on the path of the tests."""
-    if "benchmarks" not in sys.modules:
-        place = ROOT / "benchmarks" / "__init__.py"
-        spec = importlib.util.spec_from_file_location("benchmarks", place)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules["benchmarks"])
-    return importlib.import_module(f"benchmarks.{name}")
 
 
 def test_the_parts_of_a_call_are_measured() -> None:

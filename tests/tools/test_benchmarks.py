@@ -5,11 +5,7 @@ Programs run in eager at small sizes or as fake tensors at full size; times come
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,21 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from fuser.runtime.interpreter import is_interpreting
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def load(name: str) -> Any:
-    """`benchmarks.NAME` of this checkout, whose root is not on the path of the tests."""
-    if "benchmarks" not in sys.modules:
-        place = ROOT / "benchmarks" / "__init__.py"
-        spec = importlib.util.spec_from_file_location("benchmarks", place)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules["benchmarks"])
-    return importlib.import_module(f"benchmarks.{name}")
-
+from support.benchmarks import load
 
 COPY_RATE, PRODUCT_RATE = 4.27e12, 684e12
 """The ceilings on the H200 that the floors below were worked out for."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import re
 import subprocess
@@ -16,6 +14,7 @@ import pytest
 import torch
 
 from fuser.errors import UsageError
+from support.benchmarks import load
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,18 +26,6 @@ ORIGIN = {
         "gpus": [{"name": "NVIDIA H200"}],
     },
 }
-
-
-def load(name: str) -> Any:
-    """`benchmarks.NAME` of this checkout, whose root is not on the path of the tests."""
-    if "benchmarks" not in sys.modules:
-        place = ROOT / "benchmarks" / "__init__.py"
-        spec = importlib.util.spec_from_file_location("benchmarks", place)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules["benchmarks"])
-    return importlib.import_module(f"benchmarks.{name}")
 
 
 def figure(milliseconds: float, is_host_hidden: bool = True) -> dict[str, Any]:
