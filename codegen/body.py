@@ -54,7 +54,8 @@ class Rounding:
     everywhere: bool = False
 
     def applies(self, op: Op) -> bool:
-        return op.kind == "cast" or op.name in self.stored or self.everywhere
+        is_due = op.kind == "cast" or op.name in self.stored or self.everywhere
+        return op.type.dtype.is_half and is_due
 
 
 class Body:
@@ -173,7 +174,7 @@ class Body:
         """Give the computed text a name, in the op's own type, rounded where it must be."""
         result = op.type.dtype
         text = convert(held, result.compute)
-        if result.is_half and self.rounding.applies(op) and not self.is_only_stored(op):
+        if self.rounding.applies(op) and not self.is_only_stored(op):
             text = rounded(text, result)
         name = self.names.fresh(op.name)
         comment = f"{op.type}"

@@ -60,9 +60,6 @@ class ReductionBody(Body):
         computed = DType.INT64 if fold.is_argument else op.compute
         return self.bind(op, Held(text, computed, frozenset({"x"})))
 
-    def is_rounded(self, op: Op) -> bool:
-        return op.type.dtype.is_half and self.rounding.applies(op)
-
     def place_in_chain(self, op: Op, shifted: Shifted, depth: int) -> Index:
         """Where the sum's chain computes its op number `depth`."""
         index = self.space.index[op.name]
@@ -97,7 +94,7 @@ class RowBody(ReductionBody):
         type: those are apart by more than the error of a mean in float32.
         """
         inside = [op for op in self.graph.ops if op.name in self.inside]
-        shifted = shifted_sums(inside, self.is_rounded)
+        shifted = shifted_sums(inside, self.rounding.applies)
         by_name = self.graph.by_name
         return {
             each.shift.value: (by_name[name], each)
@@ -166,8 +163,8 @@ class LoopedBody(ReductionBody):
         return self.known["reduced", op.name]
 
     def passes(self, ops: Sequence[Op], stored: frozenset[str]) -> tuple[Pass, ...]:
-        stages = reduction_stages(ops, self.is_rounded)
-        online = online_sums(ops, self.is_rounded)
+        stages = reduction_stages(ops, self.rounding.applies)
+        online = online_sums(ops, self.rounding.applies)
         reduced = {axis.name for axis in self.space.reduced}
         rows = [op for op in ops if op.name in stored and self.is_row(op, reduced)]
         last = max([stages[op.name] for op in rows], default=-1)

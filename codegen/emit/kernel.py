@@ -39,9 +39,6 @@ class Work:
     def stored(self) -> tuple[Op, ...]:
         return tuple(op for op in self.ops if op.name in self.region.outputs)
 
-    def is_rounded(self, op: Op) -> bool:
-        return op.type.dtype.is_half and self.rounding.applies(op)
-
 
 def work_of(graph: Graph, region: Region, rounds_everywhere: bool = False) -> Work:
     ops = tuple(sorted((graph.by_name[n] for n in region.all_ops), key=_position(graph)))

@@ -48,7 +48,7 @@ class PartialBody(LoopedBody):
     ) -> tuple[Pass, list[tuple[str, str]]]:
         """The pass, and for each workspace the text of what is stored there."""
         reduced = {axis.name for axis in self.space.reduced}
-        online = online_sums(ops, self.is_rounded)
+        online = online_sums(ops, self.rounding.applies)
         accumulators: list[str] = []
         finish: Finish = []
         for op in sorted(ops, key=lambda op: op.name not in online):
@@ -78,7 +78,7 @@ class CombineBody(RowBody):
         super().__init__(*arguments)
         self.parts = parts
         inside = [op for op in self.graph.ops if op.name in self.inside]
-        self.online = online_sums(inside, self.is_rounded)
+        self.online = online_sums(inside, self.rounding.applies)
 
     @property
     def means(self) -> Mapping[str, tuple[Op, Shifted]]:
@@ -124,7 +124,7 @@ def split_kernels(work: Work) -> tuple[KernelSpec, ...]:
     """Two kernels and one workspace for each reduction."""
     parts = work.region.schedule.parts
     x_size = product(axis.size for axis in work.parallel)
-    online = online_sums(work.ops, work.is_rounded)
+    online = online_sums(work.ops, work.rounding.applies)
     size = multiply(x_size, parts)
     spaces: list[KernelArgument] = []
     for op in work.ops:
