@@ -42,7 +42,8 @@ class KernelAxis:
     @property
     def level(self) -> str:
         """The tile variable that the axis is a part of; none for `o`, which is a plain number."""
-        return "" if self.name[0] == "o" else self.name[0]
+        variable = self.name.rstrip("0123456789")
+        return "" if variable == "o" else variable
 
 
 def merge_axes(

@@ -15,7 +15,7 @@ from fuser.codegen.axes import AxisText, SizeArguments
 from fuser.codegen.expressions import Held, convert, literal, plain_literal, rounded
 from fuser.codegen.names import Names
 from fuser.codegen.random_numbers import random_numbers
-from fuser.codegen.tiles import Tiles
+from fuser.codegen.tiles import VARIABLES, Tiles
 from fuser.ir.dim import Dim, is_equal
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Graph, Literal, Op, Operand, TensorType
@@ -32,13 +32,17 @@ USERS_CAST = "aten._to_copy.default"
 
 @dataclass
 class Lines:
-    """Where text goes: `outer` before a loop over the row, `inner` inside it."""
+    """Where text goes: `outer` before a loop over the row, `inner` inside it.
 
+    What varies along the tile variable `loop` is in the loop.
+    """
+
+    loop: str = "r"
     outer: list[str] = field(default_factory=list)
     inner: list[str] = field(default_factory=list)
 
     def emit(self, level: frozenset[str], text: str, comment: str = "") -> None:
-        target = self.inner if "r" in level else self.outer
+        target = self.inner if self.loop in level else self.outer
         target.append(f"{text}  # {comment}" if comment else text)
 
 
@@ -84,6 +88,8 @@ class Body:
         self.inside = set(space.index)
         self.tiles: Tiles = {}
         """The tile variables with four elements in a row."""
+        self.exact: frozenset[str] = frozenset()
+        """The tile variables of which no lane is past the end."""
 
     # Values -------------------------------------------------------------------------------------
 
@@ -99,6 +105,7 @@ class Body:
             Group.BORDER: self.border,
             Group.GATHER: self.gather,
             Group.REDUCTION: self.reduction,
+            Group.CONTRACTION: self.contraction,
             Group.RANDOM: self.random,
         }
         held = builders[BY_KIND[op.kind].group](op, index, guard)
@@ -281,6 +288,9 @@ class Body:
     def reduction(self, op: Op, index: Index, guard: Held | None) -> Held:
         raise AssertionError(f"{op.name}: this kernel has no reductions")
 
+    def contraction(self, op: Op, index: Index, guard: Held | None) -> Held:
+        raise AssertionError(f"{op.name}: this kernel multiplies no matrices")
+
     # Memory -------------------------------------------------------------------------------------
 
     def load(self, operand: Argument, index: Index, guard: Held | None) -> Held:
@@ -305,7 +315,9 @@ class Body:
         offset: str,
         level: frozenset[str],
         guard: Held | None,
+        widens: bool = True,
     ) -> Held:
+        """A masked load. `widens` has half types held as float32, as they are computed with."""
         if guard is not None:
             for axis in sorted(guard.level - level):
                 # A mask may not be wider than the addresses: spread them over its axis.
@@ -318,17 +330,18 @@ class Body:
         text = f"tl.load({arguments})"
         if kind.dtype.is_float8:
             text = f"fn.from_{kind.dtype.value}({text})"
-        elif kind.dtype.is_half:
+        elif kind.dtype.is_half and widens:
             text += ".to(tl.float32)"
         elif kind.dtype is DType.BOOL:
             text += ".to(tl.int1)"
         name = self.names.fresh(wanted)
         self.lines.emit(level, f"{name} = {text}", str(kind))
-        return Held(name, kind.dtype.compute, level)
+        return Held(name, kind.dtype.compute if widens else kind.dtype, level)
 
     def mask(self, level: frozenset[str], guard: Held | None) -> str:
         """The lanes of a value of this level that are elements, and inside the guard."""
-        masks = [f"{axis}_mask" for axis in ("x", "r") if axis in level]
+        masked = level - self.exact
+        masks = [f"{variable}_mask" for variable in VARIABLES if variable in masked]
         if guard is not None:
             masks.append(_factor(guard.text))
         return " & ".join(masks)
@@ -338,19 +351,21 @@ class Body:
         index = self.space.index[op.name]
         held = self.value(op, index)
         offset = memory_offset(result_index(op, index), op.type.stride)
-        level = self.level_of(offset)
-        text = self.affine(offset)
-        if not level:
-            # A single value: the tile's only valid element, so that shapes agree.
-            level, text = frozenset({"x"}), "x"
+        level, text = self.place_to_store(offset)
         pointer = self.pointer(op.name, is_output=True)
         mask = self.mask(level, None)
         value = held.text
         if op.type.dtype.is_float8:
             value = f"fn.to_{op.type.dtype.value}({value})"
-        self.lines.emit(
-            level | held.level, f"tl.store({pointer} + {_summand(text)}, {value}, {mask})"
-        )
+        arguments = f"{pointer} + {_summand(text)}, {value}{f', {mask}' if mask else ''}"
+        self.lines.emit(level | held.level, f"tl.store({arguments})")
+
+    def place_to_store(self, offset: Affine) -> tuple[frozenset[str], str]:
+        """The tile variables along which a result is stored, and the text of its offsets."""
+        level = self.level_of(offset)
+        text = self.affine(offset)
+        # A single value: the tile's only valid element, so that shapes agree.
+        return (level, text) if level else (frozenset({"x"}), "x")
 
     def pointer(self, value: str, is_output: bool = False) -> str:
         """The parameter that points to a value; the first request makes it one."""

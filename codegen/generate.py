@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from fuser.codegen.emit.kernel import Work, work_of
 from fuser.codegen.emit.pointwise import pointwise_kernels
+from fuser.codegen.emit.product import product_kernels
 from fuser.codegen.emit.reduction import looped_kernels, row_kernels
 from fuser.codegen.emit.split import split_kernels
 from fuser.codegen.emit.tiled import tiled_kernels
@@ -20,6 +21,7 @@ EMITTERS: Mapping[Strategy, Callable[[Work], tuple[KernelSpec, ...]]] = {
     Strategy.ROW_IN_REGISTERS: row_kernels,
     Strategy.LOOPED: looped_kernels,
     Strategy.SPLIT: split_kernels,
+    Strategy.PRODUCT: product_kernels,
 }
 
 

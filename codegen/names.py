@@ -7,11 +7,12 @@ import re
 
 RESERVED = frozenset({
     "x", "x_mask", "r", "r_mask", "r_start", "r_offset", "part", "part_size", "index",
-    "tl", "fn", "triton", "float", "range",
+    "m", "m_mask", "m_tile", "n", "n_mask", "n_tile", "o", "k_start",
+    "ka", "ka_mask", "kb", "kb_mask", "tl", "fn", "triton", "float", "range",
 })  # fmt: skip
 """Names that the templates and the expressions use."""
 
-_AXIS = re.compile(r"([xr]|size_)\d+")
+_AXIS = re.compile(r"([xrmno]|k[ab]|size_)\d+")
 
 
 class Names:

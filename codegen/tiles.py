@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from fuser.ir.kernel import Configuration
 
-__all__ = ["FLAT", "LOOPED", "PARTIAL", "ROW", "TILED", "Tile", "Tiles", "quartered"]
+__all__ = ["FLAT", "LOOPED", "PARTIAL", "ROW", "TILED", "VARIABLES", "Tile", "Tiles", "quartered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,9 @@ class Tile:
 
 
 Tiles = Mapping[str, Tile]
+
+VARIABLES = ("x", "m", "kb", "r", "n", "ka")
+"""All tile variables, those along the first axis of a tile before those along the second."""
 
 
 def _program(number: int, block: str) -> str:

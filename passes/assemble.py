@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fuser.ir.graph import Graph, Op
+from fuser.ir.ops import is_contraction
 from fuser.ir.region import Cost, Reason, Region, RegionKind, Verdict
 from fuser.passes.candidate import Refused, outside_values
 from fuser.passes.clusters import Clustering, leaving
@@ -47,10 +48,12 @@ def _region(
 ) -> Region:
     stored = clustering.stored(number)
     candidate = partition.kernel(clustering.clusters[number].computed, stored)
-    is_reduction = any(op.reduced for op in ops)
+    kind = RegionKind.REDUCTION if any(op.reduced for op in ops) else RegionKind.POINTWISE
+    if any(map(is_contraction, ops)):
+        kind = RegionKind.CONTRACTION
     return Region(
         name=name,
-        kind=RegionKind.REDUCTION if is_reduction else RegionKind.POINTWISE,
+        kind=kind,
         schedule=candidate.schedule,
         ops=tuple(op.name for op in ops if op.name in mine),
         inputs=outside_values(ops),

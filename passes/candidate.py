@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 from fuser.device import DeviceSpec
 from fuser.ir.graph import Graph, Op
+from fuser.ir.ops import is_contraction
 from fuser.ir.region import Cost, Needs, Reason, Schedule
 from fuser.ir.space import Space
-from fuser.passes.access import accesses, primary_access
+from fuser.passes.access import Access, accesses, primary_access
 from fuser.passes.base import Limits
 from fuser.passes.cost import Walk, region_cost
 from fuser.passes.crossing import rows_schedule, tiled_schedule
+from fuser.passes.product import product_cost, product_schedules
 from fuser.passes.resources import needs_of
 from fuser.passes.schedule import schedules_for
 from fuser.passes.unify import NoSpace, unify
@@ -61,6 +63,8 @@ def candidate_for(
     except NoSpace as failure:
         raise Refused(failure.reason, failure.detail) from None
     found = accesses(graph, ops, stored, space)
+    if any(map(is_contraction, ops)):
+        return _product(graph, ops, stored, space, found, device, limits)
     primary = primary_access(found)
     schedules = list(schedules_for(graph, ops, stored, space, primary, device))
     tiled = tiled_schedule(graph, space, found, primary, device)
@@ -75,6 +79,25 @@ def candidate_for(
     fastest = min(made, key=lambda candidate: candidate.cost.time_us)
     _check(fastest.cost.needs, device, limits)
     return fastest
+
+
+def _product(
+    graph: Graph,
+    ops: Sequence[Op],
+    stored: frozenset[str],
+    space: Space,
+    found: Sequence[Access],
+    device: DeviceSpec,
+    limits: Limits,
+) -> Candidate:
+    """The kernel of ops with matrix products among them; raises `Refused`."""
+    try:
+        schedule, needs = product_schedules(graph, ops, stored, space, device)
+    except NoSpace as failure:
+        raise Refused(failure.reason, failure.detail) from None
+    _check(needs, device, limits)
+    cost = product_cost(graph, ops, stored, space, found, schedule, needs, device)
+    return Candidate(space, schedule, cost)
 
 
 def _check(needs: Needs, device: DeviceSpec, limits: Limits) -> None:

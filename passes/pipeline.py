@@ -16,6 +16,7 @@ from fuser.passes.approximate import approximate
 from fuser.passes.base import NO_CUTS, Cuts, Limits
 from fuser.passes.canonicalize import merge_equal_ops, remove_unused_ops
 from fuser.passes.decide import decide
+from fuser.passes.library import as_calls, lone_products
 from fuser.passes.narrow import gather_early, sum_one_hot
 
 Rewrite = Callable[[Graph], Graph]
@@ -67,7 +68,12 @@ def plan_graph(
     start = time.perf_counter()
     # The backward of a model has few of its modules and lines: there a rule may well be idle.
     requests = apply(rules, graph, warn=phase != "backward")
-    decided = decide(graph, device_spec(target), Limits(), requests, cuts)
+    device = device_spec(target)
+    decided = decide(graph, device, Limits(), requests, cuts)
+    while alone := lone_products(graph, decided.regions):
+        # Around a call other merges may be best: all is decided anew.
+        graph = as_calls(graph, alone)
+        decided = decide(graph, device, Limits(), requests, cuts)
     records.append(_record("partition", start, len(graph.ops), len(decided.order)))
     plan = FusionPlan(
         graph,

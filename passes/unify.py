@@ -168,15 +168,25 @@ class _Unifier:
         return self.fill(op, partial)
 
     def fill(self, op: Op, partial: Sequence[Affine | None]) -> Index:
-        """Complete an index with the axes that it does not use yet, in the space's order."""
-        open_dims = [k for k, affine in enumerate(partial) if affine is None]
-        sizes = tuple(op.domain[k] for k in open_dims)
+        """Complete an index with the axes that it does not use yet, in the space's order.
+
+        What an op folds is filled with folded axes, and the rest of its index with the others.
+        """
         used = {axis for affine in partial if affine is not None for axis in affine.axes}
-        unused = [axis for axis in self.axes if axis.name not in used]
-        if op.reduced:
-            unused = [axis for axis in unused if axis.is_reduced]
-        filled = iter(self.walk(unused, sizes, op))
-        return tuple(next(filled) if affine is None else affine for affine in partial)
+        found = {k: affine for k, affine in enumerate(partial) if affine is not None}
+        for is_folded in (True, False):
+            holes = [k for k in range(len(partial)) if k not in found]
+            if op.reduced:
+                holes = [k for k in holes if (k in op.reduced) is is_folded]
+            axes = [
+                axis
+                for axis in self.axes
+                if axis.name not in used and (not op.reduced or axis.is_reduced is is_folded)
+            ]
+            if holes:
+                sizes = tuple(op.domain[k] for k in holes)
+                found |= dict(zip(holes, self.walk(axes, sizes, op), strict=True))
+        return tuple(found[k] for k in range(len(partial)))
 
     def from_producer(self, reader: Op, producer: Op) -> None:
         """Invert the edge's map; dimensions it says nothing about are filled with unused axes."""

@@ -64,6 +64,29 @@ class LoopedContext:
 
 
 @dataclass(frozen=True, slots=True)
+class ProductContext:
+    """`product.py.jinja`: tile [MBLOCK, NBLOCK] of the result, the inner axis in a loop.
+
+    `sums` are (accumulator, its next value) of each product; `before` is what operands need before
+    the loop, `inside` what they need in it, `after` what is done with the sums.
+    """
+
+    name: str
+    summary: tuple[str, ...]
+    parameters: tuple[str, ...]
+    m_size: str
+    n_size: str
+    k_size: str
+    o_lines: tuple[str, ...]
+    before: tuple[str, ...]
+    ka_lines: tuple[str, ...]
+    kb_lines: tuple[str, ...]
+    inside: tuple[str, ...]
+    sums: tuple[tuple[str, str], ...]
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PartialContext:
     """`reduction_partial.py.jinja`: each program folds one part of the row into `partials`.
 

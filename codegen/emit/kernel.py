@@ -133,10 +133,12 @@ def kernel_spec(
     configurations: tuple[Configuration, ...],
     extra: Sequence[KernelArgument] = (),
     overshoot: int = 0,
+    counted: Dim | None = None,
 ) -> KernelSpec:
     """Arguments in call order (inputs, workspaces, outputs, sizes), checked source, extent.
 
-    `overshoot` is how far masked lanes may count past the last element.
+    `overshoot` is how far masked lanes may count past the last element, `counted` the largest number
+    that the kernel counts to: that of its elements, if it is not given.
     """
     pointers: dict[str, str] = built.body.pointers
     outputs = set(work.region.outputs)
@@ -162,7 +164,7 @@ def kernel_spec(
         arguments=tuple(arguments),
         grid=grid,
         configurations=configurations,
-        extent=add(extent(work, pointers, extra), overshoot),
+        extent=add(extent(work, pointers, extra, counted), overshoot),
         checks_indices=any(is_gather(op) for op in work.ops),
     )
 
@@ -175,7 +177,12 @@ def render_with_sizes(
     return render((*parameters, *(f"{name},  # {size}" for name, size in sizes.names.items())))
 
 
-def extent(work: Work, pointers: Mapping[str, str], extra: Sequence[KernelArgument]) -> Dim:
+def extent(
+    work: Work,
+    pointers: Mapping[str, str],
+    extra: Sequence[KernelArgument],
+    counted: Dim | None = None,
+) -> Dim:
     """The largest element offset of any tensor: the last element's, the highest among them.
 
     A sum stands in for the maximum where sizes are symbolic: it errs towards 64-bit indices.
@@ -188,7 +195,9 @@ def extent(work: Work, pointers: Mapping[str, str], extra: Sequence[KernelArgume
             offsets.append(
                 total(multiply(s, n) for s, n in zip(kind.stride, kind.shape, strict=True))
             )
-    offsets.append(product(axis.size for axis in (*work.parallel, *work.reduced)))
+    if counted is None:
+        counted = product(axis.size for axis in (*work.parallel, *work.reduced))
+    offsets.append(counted)
     numbers = [offset for offset in offsets if isinstance(offset, int)]
     symbolic = [offset for offset in offsets if not isinstance(offset, int)]
     return total([max(numbers, default=0), *dict.fromkeys(symbolic)])

@@ -15,6 +15,7 @@ from torch._prims_common import elementwise_dtypes
 
 from fuser.capture.borders import border_operands
 from fuser.capture.gathers import gather_operands
+from fuser.capture.products import product_operands
 from fuser.capture.views import ViewStep
 from fuser.ir.dtype import DType, dtype_from_name
 from fuser.ir.graph import Argument, Literal, Operand, Value
@@ -60,6 +61,7 @@ def row_for(
         Group.CREATION: _pointwise,
         Group.RANDOM: _pointwise,
         Group.REDUCTION: _reduction,
+        Group.CONTRACTION: _product,
         Group.BORDER: _border,
         Group.GATHER: _gather,
     }
@@ -185,6 +187,17 @@ def _reduction(spec: OpSpec, named: Mapping[str, Any], result: Value) -> Row | s
     if any(shape[axis] == 0 for axis in reduced):
         return "reduction over no elements"
     return Row(spec.kind, (source,), shape, compute, reduced, keepdim)
+
+
+def _product(spec: OpSpec, named: Mapping[str, Any], result: Value) -> Row | str:
+    found = product_operands(named, result)
+    if isinstance(found, str):
+        return found
+    inner = len(found.domain) - 1
+    compute = result.type.dtype.compute
+    return Row(
+        spec.kind, found.operands, found.domain, compute, (inner,), attributes=found.attributes
+    )
 
 
 def _axes(dim: Any, rank: int) -> tuple[int, ...]:

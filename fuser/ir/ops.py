@@ -20,6 +20,7 @@ class Group(Enum):
 
     POINTWISE = "pointwise"
     REDUCTION = "reduction"
+    CONTRACTION = "contraction"
     BORDER = "border"
     GATHER = "gather"
     CREATION = "creation"
@@ -250,6 +251,10 @@ _REDUCTIONS = (
 )  # fmt: skip
 
 # Operands of these groups depend on the call's other parameters: the importer works them out.
+_PRODUCTS = (
+    OpSpec("product", ("aten.mm.default", "aten.bmm.default", "aten.addmm.default",
+           "aten.baddbmm.default"), (), "{0} * {1}", Promotion.RESULT, Group.CONTRACTION, weight=2),
+)  # fmt: skip
 _BORDERS = tuple(
     OpSpec(kind, (target,), (), group=Group.BORDER, promotion=Promotion.RESULT,
            bool_expression="border")
@@ -292,7 +297,7 @@ _RANDOM = (
 
 TABLE: tuple[OpSpec, ...] = (
     *_ARITHMETIC, *_FUNCTIONS, *_LOGIC, *_MOVES,
-    *_REDUCTIONS, *_BORDERS, *_GATHERS, *_CREATIONS, *_RANDOM,
+    *_REDUCTIONS, *_PRODUCTS, *_BORDERS, *_GATHERS, *_CREATIONS, *_RANDOM,
 )  # fmt: skip
 
 BY_KIND: Mapping[str, OpSpec] = MappingProxyType({row.kind: row for row in reversed(TABLE)})
@@ -304,6 +309,11 @@ def _index_by_target() -> Mapping[str, tuple[OpSpec, ...]]:
         for target in row.targets:
             rows.setdefault(target, []).append(row)
     return MappingProxyType({target: tuple(found) for target, found in rows.items()})
+
+
+def is_contraction(op: Any) -> bool:
+    """Whether an op sums products of two operands: `Op.reduced` are the axes that it sums over."""
+    return not op.is_opaque and BY_KIND[op.kind].group is Group.CONTRACTION
 
 
 BY_TARGET: Mapping[str, tuple[OpSpec, ...]] = _index_by_target()

@@ -15,6 +15,7 @@ class RegionKind(Enum):
 
     POINTWISE = "pointwise"
     REDUCTION = "reduction"
+    CONTRACTION = "contraction"
 
 
 class Strategy(Enum):
@@ -25,6 +26,7 @@ class Strategy(Enum):
     ROW_IN_REGISTERS = "row_in_registers"
     LOOPED = "looped"
     SPLIT = "split"
+    PRODUCT = "product"
 
 
 class Reason(Enum):
@@ -38,6 +40,7 @@ class Reason(Enum):
     CYCLE = "fusing would make the kernel wait for its own result through another one"
     OTHER_SPACE = "the two loop over different index spaces"
     OTHER_REDUCTION = "the two reduce over different axes"
+    OTHER_PRODUCT = "the two do not multiply tile by tile"
     NOT_LINEAR = "the view between them is not a linear index"
     DATA_DEPENDENT_READ = "the reader picks elements at computed positions, so all must be stored"
     OUTPUT_NOT_COVERED = "a stored value would be computed more than once or not everywhere"
@@ -106,7 +109,8 @@ class Schedule:
     candidates: tuple[tuple[Configuration, ...], ...] = ()
     parts: int = 1
     across: tuple[str, ...] = ()
-    """Axes of the first side of a tile over two; the second side has the axes `along`."""
+    """Axes of the first side of a tile over two; the second side has the axes `along`. Of a product
+    they are its rows and its columns."""
     along: tuple[str, ...] = ()
 
 

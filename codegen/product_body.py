@@ -1,0 +1,101 @@
+"""Bodies of a product's kernel: the operands' tiles inside the loop, and what becomes of the sums.
+
+A kernel has three bodies over the same ops. The rows' operands vary along `m` and the inner axis,
+those of the columns along the inner axis and `n`, the results along `m` and `n`. The inner axis has
+two variables, `ka` along the lanes of a tile and `kb` down it. The three bodies share parameters,
+names and sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fuser.codegen.body import Body
+from fuser.codegen.expressions import Held, convert, plain_literal
+from fuser.ir.dtype import DType
+from fuser.ir.graph import Argument, Op
+from fuser.ir.space import Affine, Index, through
+from fuser.passes.access import operand_offset
+
+
+class OperandBody(Body):
+    """Tiles of the operands on one side of the products."""
+
+    def __init__(self, *arguments: Any, shape: Mapping[str, str], inner: str) -> None:
+        """`shape` has the block of each of the tile's two variables, `inner` is the summed one."""
+        super().__init__(*arguments)
+        self.shape = shape
+        self.inner = inner
+        self.lines.loop = inner
+
+    def tile(self, operand: Argument, index: Index) -> str:
+        """An operand's tile, in its own element type and zero past the end of the inner axis."""
+        dtype = operand.type.dtype
+        if operand.value in self.inside:
+            held = self.computed(operand, through(operand.map, index, self.axis_sizes))
+        else:
+            offset = operand_offset(operand, index, self.axis_sizes)
+            what = ("tile", operand.value, offset.key())
+            if what not in self.known:
+                text, level = self.affine(offset), self.level_of(offset)
+                pointer = self.pointer(operand.value)
+                self.known[what, ""] = self.load_at(
+                    operand.value, operand.type, pointer, text, level, None, widens=False
+                )
+            held = self.known[what, ""]
+        if held.level == frozenset(self.shape):
+            return held.text
+        # Of a side of one element, or one that the operand is the same along.
+        name = self.names.fresh(f"{operand.value}_tile")
+        text = f"tl.broadcast_to({held.text}, [{', '.join(self.shape.values())}])"
+        if self.inner not in held.level | self.exact:
+            text = f"tl.where({self.inner}_mask, {text}, 0)"
+        self.lines.emit(frozenset({self.inner}), f"{name} = {text}")
+        return name
+
+    def computed(self, operand: Argument, index: Index) -> Held:
+        """An operand that this kernel computes, rounded as eager stores it."""
+        what = ("tile", operand.value, tuple(affine.key() for affine in index))
+        recalled = self.recall(what, None)
+        if recalled is not None:
+            return recalled
+        dtype = operand.type.dtype
+        held = self.value(self.graph.by_name[operand.value], index)
+        text = convert(held, dtype.compute)
+        if dtype.is_half:
+            text = f"{text}.to({dtype.triton})"
+        level = held.level
+        if self.inner not in self.exact:
+            # What is computed from a masked load need not be zero.
+            text, level = f"tl.where({self.inner}_mask, {text}, 0)", level | {self.inner}
+        name = self.names.fresh(f"{operand.value}_tile")
+        self.lines.emit(level, f"{name} = {text}")
+        self.known[what, ""] = Held(name, dtype, level)
+        return self.known[what, ""]
+
+
+class ResultBody(Body):
+    """What is done with the sums, after the loop."""
+
+    def __init__(self, *arguments: Any, sums: Mapping[str, str]) -> None:
+        """`sums` has the accumulator of each product."""
+        super().__init__(*arguments)
+        self.sums = sums
+
+    def contraction(self, op: Op, index: Index, guard: Held | None) -> Held:
+        text = _scaled(self.sums[op.name], op.attribute("alpha"))
+        if len(op.operands) > 2:
+            added = self.operand(op.operands[2], index, guard)
+            text += f" + {_scaled(convert(added, DType.FLOAT32), op.attribute('beta'))}"
+        return self.bind(op, Held(text, DType.FLOAT32, frozenset("mn")))
+
+    def place_to_store(self, offset: Affine) -> tuple[frozenset[str], str]:
+        """A result has an element for each of the tile's, also where a side has one alone."""
+        level = frozenset("mn")
+        missing = sorted(level - self.level_of(offset))
+        return level, " + ".join([self.affine(offset), *missing])
+
+
+def _scaled(text: str, scale: float) -> str:
+    return text if scale == 1 else f"{text} * {plain_literal(scale, DType.FLOAT32)}"

@@ -1,0 +1,294 @@
+"""Schedules, needs and costs of regions of matrix products.
+
+In: the ops of a region with its space and roles. Out: the tiles to try, the fastest as predicted
+first, what each takes up, and the cost. A tile's time is the longer of what the tensor cores
+multiply and what L2 serves; tiles run in rounds over the processors, so a last round that is not
+full costs as much as a full one. Device memory moves each tensor once. A product that nothing is
+fused into is costed as the library's, which may split the inner axis as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from fuser.device import DeviceSpec
+from fuser.ir.dim import evaluate, multiply, product, total
+from fuser.ir.graph import Graph, Op
+from fuser.ir.kernel import Configuration
+from fuser.ir.ops import BY_KIND, is_contraction
+from fuser.ir.region import Cost, Needs, Schedule, Strategy
+from fuser.ir.space import Space
+from fuser.passes.access import Access
+from fuser.passes.approximate import weight_of
+from fuser.passes.configurations import power_of_two
+from fuser.passes.contraction import Roles, feeding, roles_of
+from fuser.passes.cost import LATENCY_S, SPECIAL_WEIGHT
+from fuser.passes.resources import register_limit, resident
+
+EFFICIENCY = 0.72
+"""Of the data sheet's tensor rate, what large products reach: 684 to 786 of 989 TFLOP/s on an
+H200."""
+
+VECTOR_EFFICIENCY = 0.3
+"""Of the vector rate, what a generated product reaches without tensor cores."""
+
+LIBRARY_VECTOR_EFFICIENCY = 0.8
+"""The same of the library's."""
+
+LEAST_SIDE = 16
+"""The least side of a tile that tensor cores multiply."""
+
+GROUP = 8
+"""Tiles along the rows that run one after another, so that they share columns in L2."""
+
+BASE_REGISTERS = 34
+"""Of a product's kernel, apart from its tile: addresses of operands, the loop, tile numbers."""
+
+MOST_TILES = 5
+"""Candidates that are kept."""
+
+# Rows, columns, bytes along the inner axis, warps, stages.
+_GPU_TILES = (
+    (128, 256, 128, 8, 3),
+    (256, 128, 128, 8, 3),
+    (128, 128, 128, 8, 3),
+    (128, 128, 128, 4, 3),
+    (128, 64, 128, 4, 4),
+    (64, 128, 128, 4, 4),
+    (64, 64, 128, 4, 4),
+    (64, 32, 256, 4, 4),
+    (32, 64, 256, 4, 4),
+    (16, 64, 256, 4, 5),
+    (64, 16, 256, 4, 5),
+    (32, 32, 256, 2, 5),
+    (16, 32, 256, 2, 5),
+    (32, 16, 256, 2, 5),
+    (16, 16, 512, 2, 5),
+)
+
+INTERPRETER_SIDE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """Elements along each role, and what one tile of it is made of."""
+
+    batch: int
+    rows: int
+    columns: int
+    inner: int
+    width: int
+    """Bytes of an operand's element."""
+    products: int
+    sides: tuple[int, int]
+    """Distinct tiles of operands along the rows and along the columns."""
+    precision: str
+
+
+def product_schedules(
+    graph: Graph, ops: Sequence[Op], stored: Collection[str], space: Space, device: DeviceSpec
+) -> tuple[Schedule, Needs]:
+    """The schedule of a region with products and the needs of its first tile; raises `NoSpace`."""
+    roles = roles_of(graph, ops, stored, space)
+    extents = extents_of(graph, ops, space, roles)
+    beside = _beside(graph, ops, space, roles)
+    tiles = _tiles(extents, device)
+    needs = {tile: needs_of_tile(extents, tile, beside, device) for tile in tiles}
+    limit = device.shared_bytes_per_block
+    fitting = [
+        tile
+        for tile in tiles
+        if needs[tile].shared_bytes <= limit
+        and needs[tile].registers <= register_limit(tile, device)
+    ] or tiles[-1:]
+    fitting.sort(key=lambda tile: tile_time_us(extents, tile, needs[tile], device))
+    best = fitting[:MOST_TILES]
+    schedule = Schedule(Strategy.PRODUCT, (tuple(best),), 1, roles.rows, roles.columns)
+    return schedule, needs[best[0]]
+
+
+def extents_of(graph: Graph, ops: Sequence[Op], space: Space, roles: Roles) -> Extents:
+    sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in space.axes}
+    products = [op for op in ops if is_contraction(op)]
+    read = [roles.operands(op) for op in products]
+    return Extents(
+        *(
+            prod(sizes[axis] for axis in axes)
+            for axes in (roles.batch, roles.rows, roles.columns, roles.inner)
+        ),
+        width=max(operand.type.dtype.bytes for pair in read for operand in pair),
+        products=len(products),
+        sides=(len({str(row) for row, _ in read}), len({str(column) for _, column in read})),
+        precision=products[0].attribute("precision"),
+    )
+
+
+def _beside(graph: Graph, ops: Sequence[Op], space: Space, roles: Roles) -> int:
+    """Tensors with an element for each of the result's, which are read after the loop."""
+    inner = feeding(ops)
+    read: set[str] = set()
+    for op in ops:
+        if op.name not in inner:
+            operands = {o.value for o in roles.operands(op)} if is_contraction(op) else set()
+            read |= {value for value in op.reads if value not in space.index} - operands
+    elements = evaluate(space.parallel_size, graph.hints)
+    return sum(evaluate(graph.values[v].type.numel, graph.hints) >= elements for v in read)
+
+
+def _tiles(extents: Extents, device: DeviceSpec) -> list[Configuration]:
+    """The tiles that suit a product's extents, none much larger than it."""
+    rows, columns, inner = (
+        max(LEAST_SIDE, power_of_two(size))
+        for size in (extents.rows, extents.columns, extents.inner)
+    )
+    if device.backend == "cpu":
+        sides = (min(side, INTERPRETER_SIDE) for side in (rows, columns, inner))
+        return [_configuration(*sides, warps=4, stages=1)]
+    found: dict[Configuration, None] = {}
+    for high, wide, deep, warps, stages in _GPU_TILES:
+        tile = _configuration(
+            min(high, rows), min(wide, columns), min(deep // extents.width, inner), warps, stages
+        )
+        found[tile] = None
+    return list(found)
+
+
+def _configuration(rows: int, columns: int, inner: int, warps: int, stages: int) -> Configuration:
+    blocks = (("MBLOCK", rows), ("NBLOCK", columns), ("KBLOCK", inner), ("GROUP", GROUP))
+    return Configuration(blocks, num_warps=warps, num_stages=stages)
+
+
+def needs_of_tile(extents: Extents, tile: Configuration, beside: int, device: DeviceSpec) -> Needs:
+    """Registers, shared memory and occupancy of one tile."""
+    if device.backend == "cpu":
+        return Needs()  # the interpreter allocates nothing
+    rows, columns, inner = (tile.block(name) for name in ("MBLOCK", "NBLOCK", "KBLOCK"))
+    lane = rows * columns // (tile.num_warps * device.warp_size)
+    along_rows, along_columns = extents.sides
+    staged = (along_rows * rows + along_columns * columns) * inner * extents.width
+    # Results are dealt out anew before they are stored, through the memory that the loop has left.
+    shared = max(staged * tile.num_stages, rows * columns * 2)
+    registers = BASE_REGISTERS + extents.products * lane + beside * min(lane, 32) // 2
+    return resident(min(registers, register_limit(tile, device) + 1), shared, tile, device)
+
+
+def tile_time_us(
+    extents: Extents, tile: Configuration, needs: Needs, device: DeviceSpec, parts: int = 1
+) -> float:
+    """Microseconds that the processors multiply, and wait for L2 meanwhile."""
+    rows, columns = tile.block("MBLOCK"), tile.block("NBLOCK")
+    tiles = parts * extents.batch * -(-extents.rows // rows) * -(-extents.columns // columns)
+    along_rows, along_columns = extents.sides
+    inner = -(-extents.inner // parts)
+    flops = 2 * rows * columns * inner * extents.products
+    moved = (along_rows * rows + along_columns * columns) * inner * extents.width
+    busiest = -(-tiles // device.processors)
+    each = max(flops / _rate(extents, device), moved / device.l2_rate) * device.processors
+    # One tile alone on a processor waits for memory before its first product.
+    alone = LATENCY_S if needs.blocks_per_processor == 1 else 0.0
+    return 1e6 * busiest * (each + alone)
+
+
+def _rate(extents: Extents, device: DeviceSpec, vector: float = VECTOR_EFFICIENCY) -> float:
+    if device.backend == "cpu":
+        return device.tensor_rate
+    if extents.precision == "ieee":
+        return device.vector_rate * vector
+    return device.tensor_rate * EFFICIENCY / (2 if extents.precision == "tf32" else 1)
+
+
+def product_cost(
+    graph: Graph,
+    ops: Sequence[Op],
+    stored: Collection[str],
+    space: Space,
+    found: Sequence[Access],
+    schedule: Schedule,
+    needs: Needs,
+    device: DeviceSpec,
+) -> Cost:
+    """The cost of a region with products; of one alone, that of the library's kernel."""
+    extents = extents_of(graph, ops, space, roles_of(graph, ops, stored, space))
+    tile = schedule.candidates[0][0]
+    inner = feeding(ops)
+    sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in space.axes}
+    moved = _moved(found, sizes)
+    flops = special = 0
+    around = 0
+    for op in ops:
+        size = evaluate(product(op.domain), graph.hints)
+        flops += weight_of(op) * size
+        special += size if BY_KIND[op.kind].weight >= SPECIAL_WEIGHT else 0
+        if is_contraction(op):
+            continue
+        again = _repeats(op, space, sizes, tile) if op.name in inner else 1
+        around += weight_of(op) * size * again
+    is_alone = len(ops) == 1
+    multiply_us = (
+        _library_us(extents, tile, needs, device)
+        if is_alone
+        else tile_time_us(extents, tile, needs, device)
+    )
+    memory_us = 1e6 * moved / device.copy_rate
+    around_us = 1e6 * around / (device.vector_rate / 2)
+    busy_us = max(multiply_us, memory_us) + around_us
+    bound = "compute" if multiply_us + around_us > memory_us else "memory"
+    if busy_us < device.launch_us:
+        bound = "launch"
+    return Cost(
+        bytes=moved,
+        bytes_by_size=_bytes_by_size(graph, space, found) if graph.symbols else moved,
+        cached_bytes=_cached(extents, tile),
+        flops=flops,
+        special=special,
+        needs=needs,
+        time_us=device.launch_us + busy_us,
+        bound=bound,
+    )
+
+
+def _library_us(extents: Extents, tile: Configuration, needs: Needs, device: DeviceSpec) -> float:
+    """The library's time: it may have several programs share an inner axis."""
+    best = min(tile_time_us(extents, tile, needs, device, parts) for parts in (1, 2, 4, 8))
+    if extents.precision == "ieee" and device.backend != "cpu":
+        return best * VECTOR_EFFICIENCY / LIBRARY_VECTOR_EFFICIENCY
+    return best
+
+
+def _repeats(op: Op, space: Space, sizes: dict[str, int], tile: Configuration) -> int:
+    """How many tiles compute an op on the way to an operand again, each for itself."""
+    used = {axis for affine in space.index[op.name] for axis in affine.axes}
+    others = prod(sizes[axis.name] for axis in space.parallel if axis.name not in used)
+    return max(1, others // max(tile.block("MBLOCK"), tile.block("NBLOCK")))
+
+
+def _moved(found: Sequence[Access], sizes: dict[str, int]) -> int:
+    """Bytes of device memory, each element of a tensor once."""
+    most: dict[tuple[str, bool], int] = {}
+    for access in found:
+        what = (access.value, access.is_store)
+        distinct = prod(sizes[axis] for axis in access.steps)
+        most[what] = min(most.get(what, 0) + distinct, access.numel)
+    width = {(access.value, access.is_store): access.width for access in found}
+    return sum(width[what] * numel for what, numel in most.items())
+
+
+def _cached(extents: Extents, tile: Configuration) -> int:
+    """Bytes of operands that all tiles ask for."""
+    rows, columns = tile.block("MBLOCK"), tile.block("NBLOCK")
+    tiles = extents.batch * -(-extents.rows // rows) * -(-extents.columns // columns)
+    along_rows, along_columns = extents.sides
+    return tiles * (along_rows * rows + along_columns * columns) * extents.inner * extents.width
+
+
+def _bytes_by_size(graph: Graph, space: Space, found: Sequence[Access]) -> object:
+    symbolic = {axis.name: axis.size for axis in space.axes}
+    each = {
+        (access.value, access.is_store): multiply(
+            access.width, product(symbolic[axis] for axis in access.steps)
+        )
+        for access in found
+    }
+    return total(each.values())
