@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fuser.codegen.body import Body
-from fuser.codegen.expressions import Held, convert, plain_literal
+from fuser.codegen.expressions import Held, convert
+from fuser.codegen.products import with_added
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Op
 from fuser.ir.space import Affine, Index, through
@@ -84,10 +85,7 @@ class ResultBody(Body):
         self.sums = sums
 
     def contraction(self, op: Op, index: Index, guard: Held | None) -> Held:
-        text = _scaled(self.sums[op.name], op.attribute("alpha"))
-        if len(op.operands) > 2:
-            added = self.operand(op.operands[2], index, guard)
-            text += f" + {_scaled(convert(added, DType.FLOAT32), op.attribute('beta'))}"
+        text = with_added(self, op, self.sums[op.name], index, guard)
         return self.bind(op, Held(text, DType.FLOAT32, frozenset("mn")))
 
     def place_to_store(self, offset: Affine) -> tuple[frozenset[str], str]:
@@ -95,7 +93,3 @@ class ResultBody(Body):
         level = frozenset("mn")
         missing = sorted(level - self.level_of(offset))
         return level, " + ".join([self.affine(offset), *missing])
-
-
-def _scaled(text: str, scale: float) -> str:
-    return text if scale == 1 else f"{text} * {plain_literal(scale, DType.FLOAT32)}"

@@ -16,11 +16,12 @@ from typing import Any
 
 from fuser.codegen.body import Body, Lines
 from fuser.codegen.expressions import Held, convert
+from fuser.codegen.products import factors, with_added
 from fuser.codegen.reductions import FOLDS, Fold
 from fuser.ir.dim import product
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Op, Operand
-from fuser.ir.ops import BY_KIND
+from fuser.ir.ops import BY_KIND, is_contraction
 from fuser.ir.space import Index, through
 from fuser.passes.access import operand_offset
 from fuser.passes.online import Rule, Shifted, shifted_sums
@@ -37,9 +38,12 @@ class ReductionBody(Body):
     def folded(self, op: Op, index: Index) -> tuple[Fold, str, str]:
         """The fold, the operand's tile with its masked lanes neutral, and the index tile."""
         fold = FOLDS[op.kind]
-        held = self.operand(op.operands[0], index, None)
-        if not op.type.dtype.is_float:
-            held = self.as_stored(held, op.operands[0])
+        if is_contraction(op):
+            held = factors(self, op, index)
+        else:
+            held = self.operand(op.operands[0], index, None)
+            if not op.type.dtype.is_float:
+                held = self.as_stored(held, op.operands[0])
         tile = f"tl.where(r_mask, {self.tile(held, op.compute)}, {fold.identity(op.compute)})"
         position = ""
         if fold.is_argument:
@@ -50,6 +54,9 @@ class ReductionBody(Body):
             position = f"tl.where(r_mask, {position}, {2**63 - 1})"
         return fold, tile, position
 
+    def contraction(self, op: Op, index: Index, guard: Held | None) -> Held:
+        return self.reduction(op, index, guard)
+
     def tile(self, held: Held, dtype: DType) -> str:
         """A value as a whole tile of this type."""
         text = convert(held, dtype)
@@ -58,6 +65,8 @@ class ReductionBody(Body):
     def held_result(self, op: Op, text: str) -> Held:
         fold = FOLDS[op.kind]
         computed = DType.INT64 if fold.is_argument else op.compute
+        if is_contraction(op):
+            text = with_added(self, op, text, self.space.index[op.name], None)
         return self.bind(op, Held(text, computed, frozenset({"x"})))
 
     def place_in_chain(self, op: Op, shifted: Shifted, depth: int) -> Index:
@@ -211,7 +220,7 @@ class LoopedBody(ReductionBody):
         name = self.names.fresh(f"{op.name}_so_far")
         full = "[XBLOCK, RBLOCK]"
         start = [f"{name} = tl.full({full}, {fold.identity(op.compute)}, {op.compute.triton})"]
-        if op.kind == "sum" and self.chunk > 1:
+        if fold.function == "sum" and self.chunk > 1:
             start = [self.accumulator(name, "0", op.compute)]
             self.lines.emit(ROW, f"{name} = fn.accumulate_chunks({name}, {tile}, {self.chunk})")
             finish.append((op, lambda: f"fn.sum({name}, 1, True)"))

@@ -32,6 +32,7 @@ class Fold:
 
 FOLDS = {
     "sum": Fold("sum", "0"),
+    "product": Fold("sum", "0"),
     "prod": Fold("prod", "1"),
     "amax": Fold("max"),
     "amin": Fold("min"),

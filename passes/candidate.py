@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from fuser.device import DeviceSpec
 from fuser.ir.graph import Graph, Op
 from fuser.ir.ops import is_contraction
-from fuser.ir.region import Cost, Needs, Reason, Schedule
+from fuser.ir.region import Cost, Reason, Schedule, Strategy
 from fuser.ir.space import Space
 from fuser.passes.access import Access, accesses, primary_access
 from fuser.passes.base import Limits
 from fuser.passes.cost import Walk, region_cost
 from fuser.passes.crossing import rows_schedule, tiled_schedule
-from fuser.passes.product import product_cost, product_schedules
+from fuser.passes.product import is_of_one_row, product_cost, product_schedules
 from fuser.passes.resources import needs_of
 from fuser.passes.schedule import schedules_for
 from fuser.passes.unify import NoSpace, unify
@@ -63,8 +63,29 @@ def candidate_for(
     except NoSpace as failure:
         raise Refused(failure.reason, failure.detail) from None
     found = accesses(graph, ops, stored, space)
+    made: list[Candidate] = []
     if any(map(is_contraction, ops)):
-        return _product(graph, ops, stored, space, found, device, limits)
+        try:
+            made.append(_product(graph, ops, stored, space, found, device))
+        except NoSpace as failure:
+            if not is_of_one_row(ops):
+                raise Refused(failure.reason, failure.detail) from None
+    if not made or is_of_one_row(ops):
+        made += _reductions(graph, ops, stored, space, found, device)
+    fastest = min(made, key=lambda candidate: candidate.cost.time_us)
+    _check(fastest, device, limits)
+    return fastest
+
+
+def _reductions(
+    graph: Graph,
+    ops: Sequence[Op],
+    stored: frozenset[str],
+    space: Space,
+    found: Sequence[Access],
+    device: DeviceSpec,
+) -> list[Candidate]:
+    """The kernels that walk elements or rows."""
     primary = primary_access(found)
     schedules = list(schedules_for(graph, ops, stored, space, primary, device))
     tiled = tiled_schedule(graph, space, found, primary, device)
@@ -76,9 +97,7 @@ def candidate_for(
         walk = Walk.of(graph, space, schedule, primary)
         cost = region_cost(graph, ops, stored, walk, found, schedule, needs, device)
         made.append(Candidate(space, schedule, cost))
-    fastest = min(made, key=lambda candidate: candidate.cost.time_us)
-    _check(fastest.cost.needs, device, limits)
-    return fastest
+    return made
 
 
 def _product(
@@ -88,26 +107,24 @@ def _product(
     space: Space,
     found: Sequence[Access],
     device: DeviceSpec,
-    limits: Limits,
 ) -> Candidate:
-    """The kernel of ops with matrix products among them; raises `Refused`."""
-    try:
-        schedule, needs = product_schedules(graph, ops, stored, space, device)
-    except NoSpace as failure:
-        raise Refused(failure.reason, failure.detail) from None
-    _check(needs, device, limits)
+    """The kernel that multiplies matrices in tiles; raises `NoSpace`."""
+    schedule, needs = product_schedules(graph, ops, stored, space, found, device)
     cost = product_cost(graph, ops, stored, space, found, schedule, needs, device)
     return Candidate(space, schedule, cost)
 
 
-def _check(needs: Needs, device: DeviceSpec, limits: Limits) -> None:
+def _check(candidate: Candidate, device: DeviceSpec, limits: Limits) -> None:
+    needs = candidate.cost.needs
     registers = min(limits.registers, device.max_registers_per_thread)
     if needs.registers > registers:
         raise Refused(Reason.TOO_MANY_REGISTERS, f"{needs.registers} > {registers}")
     shared = min(limits.shared_bytes, device.shared_bytes_per_block)
     if needs.shared_bytes > shared:
         raise Refused(Reason.TOO_MUCH_SHARED_MEMORY, f"{needs.shared_bytes} > {shared}")
-    if needs.occupancy < limits.occupancy:
+    # What a product loads is on its way for some steps, whatever other threads there are.
+    hides_latency = candidate.schedule.strategy is Strategy.PRODUCT
+    if needs.occupancy < limits.occupancy and not hides_latency:
         raise Refused(Reason.LOW_OCCUPANCY, f"{needs.occupancy:.2f} < {limits.occupancy:.2f}")
 
 

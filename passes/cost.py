@@ -26,6 +26,10 @@ from fuser.passes.stages import needed_in_passes
 SECTOR = 32
 """Bytes that memory and caches move at least."""
 
+NEAR_BYTES = 32 << 10
+"""Of a tensor that every program reads, what a processor's own cache keeps while others pass
+through it."""
+
 LATENCY_S = 0.8e-6
 """Seconds from a load to its value while memory is busy."""
 
@@ -216,12 +220,14 @@ def _traffic(
             access.width * distinct * (factor if _leaves_cache(access, walk, device) else 1)
         )
         requested = int(access.width * factor * _requested(access, walk))
+        if _stays_near(access, walk, device):
+            requested = bytes_once * min(walk.blocks, device.processors)
         if access.is_store:
             written += bytes_once
             cached += requested
             continue
         repeats = max(1, len(needed))
-        cached += requested * repeats
+        cached += requested * (1 if _stays_near(access, walk, device) else repeats)
         again += bytes_once * (repeats - 1)
         tile_read += access.width * prod(walk.spans[axis] for axis in access.steps)
         most = int(access.width * access.numel * factor)
@@ -233,6 +239,13 @@ def _traffic(
     again = int(again * max(0.0, 1 - device.l2_bytes / 2 / max(in_progress, 1)))
     moved = once + again
     return _Traffic(moved + written, max(cached, moved + written), moved, tile_read)
+
+
+def _stays_near(access: Access, walk: Walk, device: DeviceSpec) -> bool:
+    """Whether every program reads the same, so little that the cache of its processor keeps it."""
+    parallel = [axis for axis, size in walk.sizes.items() if walk.spans[axis] < size]
+    is_same = not access.is_store and not access.steps.keys() & set(parallel)
+    return is_same and access.width * access.numel <= NEAR_BYTES and device.backend != "cpu"
 
 
 def _unit_axis(access: Access) -> str | None:

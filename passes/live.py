@@ -246,7 +246,8 @@ class _Writer:
 
 def keeps_index(op: Op) -> bool:
     """Whether a reduction looks for a place: the table counts two operations an element for it."""
-    return BY_KIND[op.kind].weight > 1
+    row = BY_KIND[op.kind]
+    return row.group is Group.REDUCTION and row.weight > 1
 
 
 def _needed(ops: Sequence[Op], roots: Sequence[str], past_reductions: bool) -> set[str]:

@@ -9,9 +9,9 @@ fused into is costed as the library's, which may split the inner axis as well.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from fuser.device import DeviceSpec
 from fuser.ir.dim import evaluate, multiply, product, total
@@ -25,6 +25,7 @@ from fuser.passes.approximate import weight_of
 from fuser.passes.configurations import power_of_two
 from fuser.passes.contraction import Roles, feeding, roles_of
 from fuser.passes.cost import LATENCY_S, SPECIAL_WEIGHT
+from fuser.passes.layout import VECTOR_BYTES
 from fuser.passes.resources import register_limit, resident
 
 EFFICIENCY = 0.72
@@ -37,6 +38,14 @@ VECTOR_EFFICIENCY = 0.3
 LIBRARY_VECTOR_EFFICIENCY = 0.8
 """The same of the library's."""
 
+FEED = 1.7
+"""Of the rate of L2 for elementwise work, what operands of products are served at: 8.9 TB/s were
+seen on an H200."""
+
+COPY_SHARE = 0.6
+"""Of the rate of a copy, what products with few rows reach: a matrix of 4096 x 4096 for 4 to 64 rows
+took 14 to 17 us beside the launch on an H200."""
+
 LEAST_SIDE = 16
 """The least side of a tile that tensor cores multiply."""
 
@@ -45,6 +54,12 @@ GROUP = 8
 
 BASE_REGISTERS = 34
 """Of a product's kernel, apart from its tile: addresses of operands, the loop, tile numbers."""
+
+ASYNCHRONOUS_BYTES = 4
+"""The least that is copied to shared memory without passing through registers."""
+
+UNALIGNED_WORDS = 3
+"""Registers of an element that is loaded by itself: its address, and what is loaded."""
 
 MOST_TILES = 5
 """Candidates that are kept."""
@@ -85,14 +100,21 @@ class Extents:
     sides: tuple[int, int]
     """Distinct tiles of operands along the rows and along the columns."""
     precision: str
+    vector: int
+    """Bytes that one instruction can move of every operand."""
 
 
 def product_schedules(
-    graph: Graph, ops: Sequence[Op], stored: Collection[str], space: Space, device: DeviceSpec
+    graph: Graph,
+    ops: Sequence[Op],
+    stored: Collection[str],
+    space: Space,
+    found: Sequence[Access],
+    device: DeviceSpec,
 ) -> tuple[Schedule, Needs]:
     """The schedule of a region with products and the needs of its first tile; raises `NoSpace`."""
     roles = roles_of(graph, ops, stored, space)
-    extents = extents_of(graph, ops, space, roles)
+    extents = extents_of(graph, ops, space, found, roles)
     beside = _beside(graph, ops, space, roles)
     tiles = _tiles(extents, device)
     needs = {tile: needs_of_tile(extents, tile, beside, device) for tile in tiles}
@@ -109,7 +131,16 @@ def product_schedules(
     return schedule, needs[best[0]]
 
 
-def extents_of(graph: Graph, ops: Sequence[Op], space: Space, roles: Roles) -> Extents:
+def is_of_one_row(ops: Sequence[Op]) -> bool:
+    """Whether every product has one row or one column: then each element of the other operand is
+    used once, and rows are summed as by any reduction."""
+    products = [op for op in ops if is_contraction(op)]
+    return all(1 in op.domain[-3:-1] for op in products)
+
+
+def extents_of(
+    graph: Graph, ops: Sequence[Op], space: Space, found: Sequence[Access], roles: Roles
+) -> Extents:
     sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in space.axes}
     products = [op for op in ops if is_contraction(op)]
     read = [roles.operands(op) for op in products]
@@ -122,7 +153,30 @@ def extents_of(graph: Graph, ops: Sequence[Op], space: Space, roles: Roles) -> E
         products=len(products),
         sides=(len({str(row) for row, _ in read}), len({str(column) for _, column in read})),
         precision=products[0].attribute("precision"),
+        vector=min((_vector(a, sizes) for a in _operands(ops, found)), default=VECTOR_BYTES),
     )
+
+
+def _operands(ops: Sequence[Op], found: Sequence[Access]) -> list[Access]:
+    """What is read inside the loop."""
+    inner = feeding(ops)
+    read = {op.name: {o.value for o in op.operands[:2]} for op in ops if is_contraction(op)}  # type: ignore[union-attr]
+    return [
+        access
+        for access in found
+        if not access.is_store and (access.op in inner or access.value in read.get(access.op, ()))
+    ]
+
+
+def _vector(access: Access, sizes: Mapping[str, int]) -> int:
+    """Bytes of a run of memory that every row of an access begins with, up to what one instruction
+    moves."""
+    steps = [step for step in access.steps.values() if step]
+    fast = [axis for axis, step in access.steps.items() if step == 1]
+    if not fast:
+        return access.width if steps else VECTOR_BYTES
+    run = gcd(sizes[fast[0]], access.offset, *(step for step in steps if step != 1)) * access.width
+    return min(run & -run, VECTOR_BYTES)
 
 
 def _beside(graph: Graph, ops: Sequence[Op], space: Space, roles: Roles) -> int:
@@ -148,8 +202,17 @@ def _tiles(extents: Extents, device: DeviceSpec) -> list[Configuration]:
         return [_configuration(*sides, warps=4, stages=1)]
     found: dict[Configuration, None] = {}
     for high, wide, deep, warps, stages in _GPU_TILES:
+        if extents.vector < ASYNCHRONOUS_BYTES:
+            # Operands pass through registers: fewer of them at once.
+            deep, stages = deep // 4, 2
+        if device.backend == "hip":
+            stages = 2  # one tile is multiplied while the next one is on its way
         tile = _configuration(
-            min(high, rows), min(wide, columns), min(deep // extents.width, inner), warps, stages
+            min(high, rows),
+            min(wide, columns),
+            max(LEAST_SIDE, min(deep // extents.width, inner)),
+            warps,
+            stages,
         )
         found[tile] = None
     return list(found)
@@ -167,11 +230,21 @@ def needs_of_tile(extents: Extents, tile: Configuration, beside: int, device: De
     rows, columns, inner = (tile.block(name) for name in ("MBLOCK", "NBLOCK", "KBLOCK"))
     lane = rows * columns // (tile.num_warps * device.warp_size)
     along_rows, along_columns = extents.sides
-    staged = (along_rows * rows + along_columns * columns) * inner * extents.width
-    # Results are dealt out anew before they are stored, through the memory that the loop has left.
-    shared = max(staged * tile.num_stages, rows * columns * 2)
+    elements = (along_rows * rows + along_columns * columns) * inner
+    buffers = tile.num_stages if _multiplies_from_shared(device) else tile.num_stages - 1
     registers = BASE_REGISTERS + extents.products * lane + beside * min(lane, 32) // 2
+    if extents.vector < ASYNCHRONOUS_BYTES:
+        # Each element is loaded by itself, by an address of its own.
+        buffers = 1
+        registers += UNALIGNED_WORDS * elements // (tile.num_warps * device.warp_size)
+    # Results are dealt out anew before they are stored, through the memory that the loop has left.
+    shared = max(elements * extents.width * buffers, rows * columns * 2)
     return resident(min(registers, register_limit(tile, device) + 1), shared, tile, device)
+
+
+def _multiplies_from_shared(device: DeviceSpec) -> bool:
+    """Whether tensor cores read shared memory, where a tile then stays until it is multiplied."""
+    return isinstance(device.architecture, int) and device.architecture >= 90
 
 
 def tile_time_us(
@@ -181,14 +254,18 @@ def tile_time_us(
     rows, columns = tile.block("MBLOCK"), tile.block("NBLOCK")
     tiles = parts * extents.batch * -(-extents.rows // rows) * -(-extents.columns // columns)
     along_rows, along_columns = extents.sides
-    inner = -(-extents.inner // parts)
+    steps = -(-extents.inner // (parts * tile.block("KBLOCK")))
+    inner = steps * tile.block("KBLOCK")
     flops = 2 * rows * columns * inner * extents.products
     moved = (along_rows * rows + along_columns * columns) * inner * extents.width
-    busiest = -(-tiles // device.processors)
-    each = max(flops / _rate(extents, device), moved / device.l2_rate) * device.processors
-    # One tile alone on a processor waits for memory before its first product.
-    alone = LATENCY_S if needs.blocks_per_processor == 1 else 0.0
-    return 1e6 * busiest * (each + alone)
+    busy = max(flops / _rate(extents, device), moved / (FEED * device.l2_rate)) * device.processors
+    if device.backend == "cpu":
+        return 1e6 * busy * tiles
+    each = -(-tiles // device.processors)
+    together = max(1, min(needs.blocks_per_processor, each))
+    # A step waits for what was asked for some steps ago; other tiles multiply meanwhile.
+    waiting = steps * LATENCY_S / max(1, tile.num_stages - 1)
+    return 1e6 * (-(-each // together) * max(waiting, together * busy) + LATENCY_S)
 
 
 def _rate(extents: Extents, device: DeviceSpec, vector: float = VECTOR_EFFICIENCY) -> float:
@@ -210,7 +287,7 @@ def product_cost(
     device: DeviceSpec,
 ) -> Cost:
     """The cost of a region with products; of one alone, that of the library's kernel."""
-    extents = extents_of(graph, ops, space, roles_of(graph, ops, stored, space))
+    extents = extents_of(graph, ops, space, found, roles_of(graph, ops, stored, space))
     tile = schedule.candidates[0][0]
     inner = feeding(ops)
     sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in space.axes}
@@ -231,7 +308,7 @@ def product_cost(
         if is_alone
         else tile_time_us(extents, tile, needs, device)
     )
-    memory_us = 1e6 * moved / device.copy_rate
+    memory_us = 1e6 * moved / (COPY_SHARE * device.copy_rate)
     around_us = 1e6 * around / (device.vector_rate / 2)
     busy_us = max(multiply_us, memory_us) + around_us
     bound = "compute" if multiply_us + around_us > memory_us else "memory"

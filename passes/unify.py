@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from fuser.ir.dim import Dim, divide, evaluate, is_equal, product
 from fuser.ir.graph import Argument, Graph, Op
 from fuser.ir.index_map import IndexMap, Reshape, Shape
-from fuser.ir.ops import BY_KIND, Group
+from fuser.ir.ops import BY_KIND, Group, is_contraction
 from fuser.ir.region import Reason
 from fuser.ir.space import (
     Affine,
@@ -271,10 +271,15 @@ class _Unifier:
             raise NoSpace(Reason.OTHER_SPACE, f"{missing} is not connected")
         parallel = [axis.name for axis in self.axes if not axis.is_reduced]
         every = [axis.name for axis in self.axes]
+        multiplies = any(map(is_contraction, self.ops.values()))
         for name, op in self.ops.items():
             index = self.index[name]
             if op.reduced:
-                if not covers_once(index, op.domain, self.sizes, every):
+                axes = every
+                if multiplies and name not in self.stored:
+                    # A statistic of the rows is formed again for every tile of columns.
+                    axes = [axis for axis in every if any(axis in a.axes for a in index)]
+                if not covers_once(index, op.domain, self.sizes, axes):
                     raise NoSpace(Reason.OTHER_REDUCTION, f"{name} over {_text(op.domain)}")
                 reduced = {a for k in op.reduced for a in index[k].axes}
                 if reduced != set(every) - set(parallel):

@@ -271,3 +271,63 @@ def test_a_product_alone_is_the_library_s(device: str) -> None:
 def test_rows_known_at_the_call(rows: int, device: str) -> None:
     w, b = values(50, 40), values(50)
     assert_matches_eager(gelu_of_linear, values(rows, 40), w, b, device=device, dynamic=True)
+
+
+# One row ------------------------------------------------------------------------------------------
+
+
+def norm_then_linear(x: Tensor, scale: Tensor, w: Tensor, skip: Tensor) -> Tensor:
+    return F.linear(F.rms_norm(x, (x.shape[-1],), scale), w) + skip
+
+
+@DTYPES
+def test_a_norm_before_one_row(dtype: torch.dtype, device: str) -> None:
+    args = (values(1, 200, dtype=dtype), values(200, dtype=dtype), values(96, 200, dtype=dtype))
+    check(norm_then_linear, *args, values(1, 96, dtype=dtype), device=device)
+
+
+def test_a_layer_norm_before_one_row(device: str) -> None:
+    def program(x: Tensor, scale: Tensor, shift: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.gelu(F.linear(F.layer_norm(x, (x.shape[-1],), scale, shift), w, b))
+
+    args = values(1, 200), values(200), values(200, seed=1), values(96, 200), values(96)
+    check(program, *args, device=device)
+
+
+def test_a_norm_before_many_rows_is_stored(device: str) -> None:
+    args = values(33, 200), values(200), values(96, 200), values(33, 96)
+    plans = assert_matches_eager(norm_then_linear, *args, device=device, expect_opaque=())
+    assert kinds(plans) == ["reduction", "contraction"]
+
+
+@DTYPES
+def test_a_gated_pair_of_one_row(dtype: torch.dtype, device: str) -> None:
+    args = (values(1, 72, dtype=dtype), values(50, 72, dtype=dtype), values(50, 72, dtype=dtype))
+    check(swiglu, *args, device=device)
+
+
+@pytest.mark.parametrize("inner, columns", [(40, 50), (3000, 7), (70000, 3)])
+def test_one_row_by_a_matrix_either_way(inner: int, columns: int, device: str) -> None:
+    def across(x: Tensor, w: Tensor, skip: Tensor) -> Tensor:
+        return x @ w * 0.5 + skip
+
+    def along(x: Tensor, w: Tensor, skip: Tensor) -> Tensor:
+        return x @ w.t() * 0.5 + skip
+
+    x, skip = values(1, inner), values(1, columns)
+    check(across, x, values(inner, columns), skip, device=device)
+    check(along, x, values(columns, inner), skip, device=device)
+
+
+def test_a_matrix_by_one_column(device: str) -> None:
+    def program(w: Tensor, x: Tensor, skip: Tensor) -> Tensor:
+        return (w @ x + skip).relu()
+
+    check(program, values(50, 40), values(40, 1), values(50, 1), device=device)
+
+
+def test_scores_of_one_query(device: str) -> None:
+    def program(q: Tensor, k: Tensor) -> Tensor:
+        return (q @ k.transpose(-1, -2) * 0.125).tanh()
+
+    check(program, values(2, 3, 1, 16), values(2, 3, 19, 16), device=device)
