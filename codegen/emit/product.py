@@ -104,11 +104,9 @@ def product_kernels(work: Work) -> tuple[KernelSpec, ...]:
         return render("product.py.jinja", context)
 
     built = Built(result, None, sizes, groups, merged[2], result.axis_text)
-    grid = (
-        GridAxis(size["n"], "NBLOCK"),
-        GridAxis(size["m"], "MBLOCK"),
-        GridAxis(size["o"]),
-    )
+    # All on the first axis of the grid: the others have few programs.
+    columns_and_batch = (GridAxis(size["n"], "NBLOCK"), GridAxis(size["o"]))
+    grid = (GridAxis(size["m"], "MBLOCK", columns_and_batch),)
     counted = product(axis.size for axis in work.parallel)
     return (
         kernel_spec(work, built, work.region.name, text, grid, configurations, counted=counted),

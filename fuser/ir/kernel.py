@@ -41,10 +41,14 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class GridAxis:
-    """Programs along one grid axis: ceil(`size` / block), or `size` itself without a block."""
+    """Programs along one grid axis: ceil(`size` / block), or `size` itself without a block.
+
+    Of several sizes that share the axis it is as many times those of `times`.
+    """
 
     size: Dim
     block: str | None = None
+    times: tuple[GridAxis, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -153,8 +154,15 @@ def geometry_texts(spec: KernelSpec, configuration: Configuration) -> tuple[list
 
 
 def _programs(axis: GridAxis, configuration: Configuration) -> str:
+    texts = [_own_programs(each, configuration) for each in (axis, *axis.times)]
+    numbers = [int(text) for text in texts if text.isdigit()]
+    rest = [text for text in texts if not text.isdigit()]
+    return " * ".join([*rest, str(prod(numbers))]) if rest else str(prod(numbers))
+
+
+def _own_programs(axis: GridAxis, configuration: Configuration) -> str:
     block = 1 if axis.block is None else configuration.block(axis.block)
     if isinstance(axis.size, int):
         return str(-(-axis.size // block))
     size = python_text(axis.size)
-    return f"({size})" if axis.block is None else f"-(-({size}) // {block})"
+    return f"({size})" if axis.block is None else f"(-(-({size}) // {block}))"
