@@ -1,36 +1,44 @@
 """Products that are left to the library: those that nothing is fused into.
 
-In: a graph and its regions. Out: the graph with those products as their original calls. A generated
+In: a graph and what was decided about it. Out: the graph with those products as their original calls. A generated
 product gains by what it has around it; alone the library's, of which there are thousands, is at
 least as fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from fuser.ir.graph import OPAQUE, Graph, Op
 from fuser.ir.ops import is_contraction
-from fuser.ir.region import Region
+from fuser.passes.decide import Decisions
 
-ALONE = "a product that nothing is fused into is the library's"
-
-
-def lone_products(graph: Graph, regions: Sequence[Region]) -> frozenset[str]:
-    """The products that are regions by themselves."""
-    alone = (region.all_ops[0] for region in regions if len(region.all_ops) == 1)
-    return frozenset(name for name in alone if is_contraction(graph.by_name[name]))
+ALONE = "a product alone is the library's"
 
 
-def as_calls(graph: Graph, names: Collection[str]) -> Graph:
-    """The graph with the named ops as their original calls."""
+def lone_products(decided: Decisions, graph: Graph) -> Mapping[str, str]:
+    """The products that are regions by themselves, and why: what stood against the most that could
+    have been fused into each."""
+    alone = {region.all_ops[0] for region in decided.regions if len(region.all_ops) == 1}
+    found: dict[str, str] = {}
+    for name in sorted(alone):
+        if is_contraction(graph.by_name[name]):
+            refused = [v for v in decided.verdicts if name in (v.producer, v.consumer)]
+            most = max(refused, key=lambda verdict: verdict.gain_us, default=None)
+            found[name] = f"{ALONE}; {most.text}" if most is not None else ALONE
+    return found
+
+
+def as_calls(graph: Graph, reasons: Mapping[str, str]) -> Graph:
+    """The graph with the ops that there are reasons for as their original calls."""
 
     def called(op: Op) -> Op:
-        if op.name not in names:
+        if op.name not in reasons:
             return op
+        reason = reasons[op.name]
         return replace(
-            op, kind=OPAQUE, operands=(), domain=(), reduced=(), attributes=(), reason=ALONE
+            op, kind=OPAQUE, operands=(), domain=(), reduced=(), attributes=(), reason=reason
         )
 
     return replace(graph, ops=tuple(map(called, graph.ops)))

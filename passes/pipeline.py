@@ -70,7 +70,7 @@ def plan_graph(
     requests = apply(rules, graph, warn=phase != "backward")
     device = device_spec(target)
     decided = decide(graph, device, Limits(), requests, cuts)
-    while alone := lone_products(graph, decided.regions):
+    while alone := lone_products(decided, graph):
         # Around a call other merges may be best: all is decided anew.
         graph = as_calls(graph, alone)
         decided = decide(graph, device, Limits(), requests, cuts)

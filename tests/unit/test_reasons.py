@@ -34,6 +34,7 @@ Edge = tuple[str, str]
 
 ROOT = Path(__file__).parents[2]
 X = torch.randn(4, 6)
+BATCH = torch.randn(30, 40, 60)
 SQUARE = torch.empty(64, 64)
 
 
@@ -84,11 +85,17 @@ def scaled_by_all(*values: Tensor) -> Any:
 
 
 def early(x: Tensor) -> Any:
-    """`b * 2` with b would be kept while the first product runs."""
+    """`b * 2` with b would be kept while the first scan runs."""
     b = x.sin().exp()
-    first = (b @ b).sum()
+    first = b.cumsum(0).sum()
     d = b * 2
-    return first, (d @ d).sum()
+    return first, d.cumsum(0).sum()
+
+
+def two_products(x: Tensor, w: Tensor, v: Tensor) -> Any:
+    y = x.exp()
+    one, other = (y @ v).sin(), (y @ w).sin()
+    return one, one + other
 
 
 def moved(device: str) -> Plan:
@@ -157,6 +164,11 @@ CASES: dict[Reason, Case] = {
         of(lambda x: x.sum(0).amax(0)), ("sum", "amax"),
         of(lambda x: x.sum(0).exp()), ("sum", "exp"),
     ),
+    Reason.OTHER_PRODUCT: Case(
+        # One multiplies all rows of the batch by a matrix, the other each by its own.
+        of(two_products, BATCH, torch.randn(60, 50), torch.randn(30, 60, 50)), ("sin", "add"),
+        of(two_products, BATCH, *torch.randn(2, 30, 60, 50)),
+    ),
     Reason.NOT_LINEAR: Case(
         of(lambda x: x.exp().view(6, 4).t() + x.sin()), ("exp", "add"),
         of(lambda x: x.exp().view(2, 2, 6) + x.sin().view(2, 2, 6)),
@@ -198,7 +210,7 @@ CASES: dict[Reason, Case] = {
     ),
     Reason.PEAK_MEMORY: Case(
         of(early, torch.empty(256, 256)), ("exp", "mul"),
-        of(lambda x: (lambda b: b @ (b * 2))(x.exp()), torch.empty(256, 256)),
+        of(lambda x: (lambda b: b.cumsum(0) + (b * 2).cumsum(0))(x.exp()), torch.empty(256, 256)),
     ),
     Reason.NO_GAIN: Case(
         free_launches(lambda x: x.exp().sin(), 0.0), ("exp", "sin"),
