@@ -32,7 +32,6 @@ class OperandBody(Body):
 
     def tile(self, operand: Argument, index: Index) -> str:
         """An operand's tile, in its own element type and zero past the end of the inner axis."""
-        dtype = operand.type.dtype
         if operand.value in self.inside:
             held = self.computed(operand, through(operand.map, index, self.axis_sizes))
         else:

@@ -27,6 +27,7 @@ from fuser.passes.contraction import Roles, feeding, roles_of
 from fuser.passes.cost import LATENCY_S, SPECIAL_WEIGHT
 from fuser.passes.layout import VECTOR_BYTES
 from fuser.passes.resources import register_limit, resident
+from fuser.passes.unify import argument_of
 
 EFFICIENCY = 0.72
 """Of the data sheet's tensor rate, what large products reach: 684 to 786 of 989 TFLOP/s on an
@@ -43,8 +44,8 @@ FEED = 1.7
 seen on an H200."""
 
 COPY_SHARE = 0.6
-"""Of the rate of a copy, what products with few rows reach: a matrix of 4096 x 4096 for 4 to 64 rows
-took 14 to 17 us beside the launch on an H200."""
+"""Of the rate of a copy, what products with few rows reach: a matrix of 4096 x 4096 for 4 to 64
+rows took 14 to 17 us beside the launch on an H200."""
 
 LEAST_SIDE = 16
 """The least side of a tile that tensor cores multiply."""
@@ -144,11 +145,15 @@ def extents_of(
     sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in space.axes}
     products = [op for op in ops if is_contraction(op)]
     read = [roles.operands(op) for op in products]
+    batch, rows, columns, inner = (
+        prod(sizes[axis] for axis in axes)
+        for axes in (roles.batch, roles.rows, roles.columns, roles.inner)
+    )
     return Extents(
-        *(
-            prod(sizes[axis] for axis in axes)
-            for axes in (roles.batch, roles.rows, roles.columns, roles.inner)
-        ),
+        batch,
+        rows,
+        columns,
+        inner,
         width=max(operand.type.dtype.bytes for pair in read for operand in pair),
         products=len(products),
         sides=(len({str(row) for row, _ in read}), len({str(column) for _, column in read})),
@@ -160,12 +165,9 @@ def extents_of(
 def _operands(ops: Sequence[Op], found: Sequence[Access]) -> list[Access]:
     """What is read inside the loop."""
     inner = feeding(ops)
-    read = {op.name: {o.value for o in op.operands[:2]} for op in ops if is_contraction(op)}  # type: ignore[union-attr]
-    return [
-        access
-        for access in found
-        if not access.is_store and (access.op in inner or access.value in read.get(access.op, ()))
-    ]
+    read = {(op.name, argument_of(op, k).value) for op in ops if is_contraction(op) for k in (0, 1)}
+    loads = (access for access in found if not access.is_store)
+    return [a for a in loads if a.op in inner or (a.op, a.value) in read]
 
 
 def _vector(access: Access, sizes: Mapping[str, int]) -> int:
@@ -198,8 +200,8 @@ def _tiles(extents: Extents, device: DeviceSpec) -> list[Configuration]:
         for size in (extents.rows, extents.columns, extents.inner)
     )
     if device.backend == "cpu":
-        sides = (min(side, INTERPRETER_SIDE) for side in (rows, columns, inner))
-        return [_configuration(*sides, warps=4, stages=1)]
+        most = INTERPRETER_SIDE
+        return [_configuration(min(rows, most), min(columns, most), min(inner, most), 4, 1)]
     found: dict[Configuration, None] = {}
     for high, wide, deep, warps, stages in _GPU_TILES:
         if extents.vector < ASYNCHRONOUS_BYTES:

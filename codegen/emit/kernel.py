@@ -137,8 +137,8 @@ def kernel_spec(
 ) -> KernelSpec:
     """Arguments in call order (inputs, workspaces, outputs, sizes), checked source, extent.
 
-    `overshoot` is how far masked lanes may count past the last element, `counted` the largest number
-    that the kernel counts to: that of its elements, if it is not given.
+    `overshoot` is how far masked lanes may count past the last element, `counted` the largest
+    number that the kernel counts to: that of its elements, if it is not given.
     """
     pointers: dict[str, str] = built.body.pointers
     outputs = set(work.region.outputs)

@@ -147,9 +147,8 @@ def _write(
         for text, variables in zip(texts, (ROWS, COLUMNS), strict=False)
     )  # fmt: skip
     for body in (rows, columns):
-        body.names, body.pointers = result.names, result.pointers
-    for body in (rows, columns, result):
-        body.exact = exact
+        body.names, body.pointers, body.exact = result.names, result.pointers, exact
+    result.exact = exact
     products: list[tuple[str, str]] = []
     for op in filter(is_contraction, work.ops):
         index = work.region.space.index[op.name]

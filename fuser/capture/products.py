@@ -71,5 +71,6 @@ def _reading(argument: Argument, domain: Shape, axes: tuple[int, ...]) -> Argume
 def _precision(dtype: DType) -> str:
     """How the operands are multiplied: float32 as TF32 only where torch is allowed to."""
     if dtype is not DType.FLOAT32:
-        return dtype.value
-    return "tf32" if torch.get_float32_matmul_precision() != "highest" else "ieee"
+        return str(dtype.value)
+    allowed = str(torch.get_float32_matmul_precision())
+    return "ieee" if allowed == "highest" else "tf32"

@@ -54,7 +54,7 @@ def residual(x: Tensor, w: Tensor, b: Tensor, skip: Tensor) -> Tensor:
 
 
 @DTYPES
-@pytest.mark.parametrize("rows, columns, inner", [(64, 128, 96), (65, 130, 97), (3, 17, 5)])
+@pytest.mark.parametrize(("rows", "columns", "inner"), [(64, 128, 96), (65, 130, 97), (3, 17, 5)])
 def test_bias_and_activation(
     rows: int, columns: int, inner: int, dtype: torch.dtype, device: str
 ) -> None:
@@ -62,13 +62,15 @@ def test_bias_and_activation(
     check(gelu_of_linear, values(rows, inner, dtype=dtype), w, b, device=device, grad=True)
 
 
-@pytest.mark.parametrize("rows, columns, inner", [(1, 40, 24), (40, 1, 24), (40, 24, 1), (1, 1, 1)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "inner"), [(1, 40, 24), (40, 1, 24), (40, 24, 1), (1, 1, 1)]
+)
 def test_sides_of_one_element(rows: int, columns: int, inner: int, device: str) -> None:
     args = values(rows, inner), values(columns, inner), values(columns)
     check(gelu_of_linear, *args, device=device)
 
 
-@pytest.mark.parametrize("rows, columns, inner", [(0, 40, 24), (40, 0, 24), (40, 24, 0)])
+@pytest.mark.parametrize(("rows", "columns", "inner"), [(0, 40, 24), (40, 0, 24), (40, 24, 0)])
 def test_sides_of_no_element(rows: int, columns: int, inner: int, device: str) -> None:
     args = values(rows, inner), values(columns, inner), values(columns)
     assert_matches_eager(gelu_of_linear, *args, device=device)
@@ -149,7 +151,7 @@ def test_dropout_after_a_product(device: str) -> None:
 # Scales -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("alpha, beta", [(1.0, 0.5), (2.0, 1.0), (0.25, -3.0), (0.0, 1.0)])
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.5), (2.0, 1.0), (0.25, -3.0), (0.0, 1.0)])
 def test_scales_of_addmm(alpha: float, beta: float, device: str) -> None:
     def program(c: Tensor, x: Tensor, w: Tensor) -> Tensor:
         return torch.addmm(c, x, w, alpha=alpha, beta=beta).relu()
@@ -306,7 +308,7 @@ def test_a_gated_pair_of_one_row(dtype: torch.dtype, device: str) -> None:
     check(swiglu, *args, device=device)
 
 
-@pytest.mark.parametrize("inner, columns", [(40, 50), (3000, 7), (70000, 3)])
+@pytest.mark.parametrize(("inner", "columns"), [(40, 50), (3000, 7), (70000, 3)])
 def test_one_row_by_a_matrix_either_way(inner: int, columns: int, device: str) -> None:
     def across(x: Tensor, w: Tensor, skip: Tensor) -> Tensor:
         return x @ w * 0.5 + skip

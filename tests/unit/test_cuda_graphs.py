@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 from collections.abc import Callable
@@ -234,12 +235,15 @@ class Net(nn.Module):
 def test_a_training_step(played: Played) -> None:
     torch.compiler.reset()
     model, x = Net(), torch.randn(4, 8, requires_grad=True)
+    wide, wide_x = copy.deepcopy(model).double(), x.detach().double().requires_grad_()
+    exact = torch.autograd.grad(wide(wide_x).square().sum(), [wide_x, *wide.parameters()])
     compiled = fuser.compile(model, mode="reduce-overhead")
     for _ in range(2):
         wanted = torch.autograd.grad(model(x).square().sum(), [x, *model.parameters()])
         found = torch.autograd.grad(compiled(x).square().sum(), [x, *model.parameters()])
-        for a, b in zip(found, wanted, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+        for a, b, c in zip(found, wanted, exact, strict=True):
+            # As far from float64 as eager is, a few roundings of float32 aside.
+            assert (a - c).norm() <= 4 * (b - c).norm() + 1e-6 * c.norm()
     forward, backward = played.given
     assert (forward["phase"], backward["phase"]) == ("forward", "backward")
     assert len(forward["static"]) == len(list(model.parameters()))

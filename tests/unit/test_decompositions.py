@@ -333,7 +333,8 @@ def test_products_and_attention_stay_whole() -> None:
     cube = numbers(8, 8, 8)
     calls = check(layers, square, square, B8, cube)
     whole = {name for name in calls if name not in ROWS}
-    assert {"aten.addmm.default", "aten.baddbmm.default", "aten.convolution.default"} <= whole
+    assert {"aten.addmm.default", "aten.baddbmm.default"} <= set(calls)
+    assert "aten.convolution.default" in whole
     assert any("_scaled_dot_product" in name for name in whole)
     assert not any(name.startswith("aten.mv") for name in whole)
 

@@ -26,7 +26,7 @@ class Net(nn.Module):
         self.up = nn.Linear(48, 96)
 
     def forward(self, x: Tensor) -> Any:
-        y = F.gelu(self.up(x))
+        y = F.gelu(self.up(x).cumsum(-1))
         z = F.softmax(y, -1).flip(0)
         return z, z.sum(0).amax(0)
 
@@ -87,8 +87,8 @@ def test_the_gain_of_two_kernels_counts_once() -> None:
 def test_original_calls_are_counted_and_not_listed() -> None:
     lines = str(explained()).splitlines()
     start = lines.index("values to or from ops that run as their original calls")
-    assert any("aten.addmm.default: no generated form" in line for line in lines[start:])
-    assert not any("addmm ->" in line for line in lines)
+    assert any("aten.cumsum.default: no generated form" in line for line in lines[start:])
+    assert not any("cumsum ->" in line for line in lines)
 
 
 def test_what_the_user_forbade_says_so() -> None:
