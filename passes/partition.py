@@ -19,8 +19,9 @@ from fuser.ir.graph import Graph
 from fuser.ir.region import Cost, Reason
 from fuser.ir.rules import Requests
 from fuser.passes.base import NO_LIMITS, Cuts, Limits, dependencies, in_canonical_order
-from fuser.passes.candidate import Candidate, Refused, candidate_for
+from fuser.passes.candidate import Candidate, Refused
 from fuser.passes.clusters import Cluster, Clustering, leaving
+from fuser.passes.forms import Forms
 from fuser.passes.groups import Groups, Tree, free_ops
 from fuser.passes.traffic import Predictor
 
@@ -71,6 +72,7 @@ class Partition:
         self.groups = Groups(self.graph, self.needs, free_ops(self.graph) - kept)
         self.opaque = {op.name for op in self.graph.ops if op.is_opaque}
         self.predictor = Predictor(self.graph, self.device)
+        self.forms = Forms(self.graph, self.device)
         self.quick: dict[int, float] = {}
         self.kernels: dict[tuple[frozenset[str], frozenset[str]], Candidate] = {}
         """What is computed and what of it is stored, to the kernel."""
@@ -186,7 +188,7 @@ class Partition:
             if refusal is not None:
                 raise Refused(refusal.reason, refusal.detail)
             ops = self.groups.with_constants(names)
-            found = candidate_for(self.graph, ops, stored, self.device, limits)
+            found = self.forms.candidate(ops, stored, limits)
             self.kernels[names, stored] = found
         return found
 
