@@ -12,7 +12,7 @@ ranks between its ends. A merge gives new ranks to just the groups that are ther
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from fuser.ir.graph import Graph, Op
@@ -168,18 +168,30 @@ class Groups:
             groups[key].rank = rank
         return ranks[len(earlier)]
 
+    def passed(self, one: int, other: int) -> list[tuple[str, OpGroup, OpGroup]]:
+        """The values that one of the two stores and the other reads, with these two in turn."""
+        left, right = self.groups[one], self.groups[other]
+        return [
+            (value, maker, reader)
+            for maker, reader in ((left, right), (right, left))
+            for value in maker.stored.keys() & reader.readers.keys()
+        ]
+
+    def shared(self, one: int, other: int) -> Set[str]:
+        """The values that both of the two read and neither of them makes."""
+        return self.groups[one].readers.keys() & self.groups[other].readers.keys()
+
     def outside(self, producer: int, consumer: int) -> tuple[dict[str, int], dict[str, int]]:
         """What the two together would read and store, as `OpGroup` counts it."""
         left, right = self.groups[producer], self.groups[consumer]
         readers = left.readers | right.readers
         stored = left.stored | right.stored
-        for maker, reader in ((left, right), (right, left)):
-            for value in maker.stored.keys() & reader.readers.keys():
-                del readers[value]
-                stored[value] -= reader.readers[value]
-                if not stored[value]:
-                    del stored[value]
-        for value in left.readers.keys() & right.readers.keys() & readers.keys():
+        for value, _, reader in self.passed(producer, consumer):
+            del readers[value]
+            stored[value] -= reader.readers[value]
+            if not stored[value]:
+                del stored[value]
+        for value in self.shared(producer, consumer):
             readers[value] = left.readers[value] + right.readers[value]
         return readers, stored
 

@@ -186,6 +186,14 @@ class _Matcher:
         )
 
 
+def decisive(number: Literal) -> object:
+    """What of a number decides which sums are shifted: of a fraction, whether it is none of those
+    that `is_zero` and `_squares` ask for. Equal for numbers that make no difference."""
+    value = number.value
+    is_other = isinstance(value, float) and value not in (0.0, 2.0)
+    return float if is_other else repr(value)
+
+
 def _squares(op: Op) -> bool:
     """Whether the op multiplies its first operand by itself."""
     left, right = (*op.operands, None)[:2]

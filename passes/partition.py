@@ -19,10 +19,11 @@ from fuser.ir.graph import Graph
 from fuser.ir.region import Cost, Reason
 from fuser.ir.rules import Requests
 from fuser.passes.base import NO_LIMITS, Cuts, Limits, dependencies, in_canonical_order
-from fuser.passes.candidate import Candidate, Refused, candidate_for
+from fuser.passes.candidate import Candidate, Refused
 from fuser.passes.clusters import Cluster, Clustering, leaving
+from fuser.passes.forms import Forms
 from fuser.passes.groups import Groups, Tree, free_ops
-from fuser.passes.traffic import Predictor
+from fuser.passes.traffic import NO_TRAFFIC, Predictor
 
 SIBLINGS = 4
 """Readers of one value that are tried as siblings of a reader, on either side of it."""
@@ -71,7 +72,8 @@ class Partition:
         self.groups = Groups(self.graph, self.needs, free_ops(self.graph) - kept)
         self.opaque = {op.name for op in self.graph.ops if op.is_opaque}
         self.predictor = Predictor(self.graph, self.device)
-        self.quick: dict[int, float] = {}
+        self.forms = Forms(self.graph, self.device)
+        self.moved: dict[int, int] = {}
         self.kernels: dict[tuple[frozenset[str], frozenset[str]], Candidate] = {}
         """What is computed and what of it is stored, to the kernel."""
         self.queue: list[tuple[float, int, Pair]] = []
@@ -160,17 +162,30 @@ class Partition:
         size = sum(len(self.groups.groups[key].ops) for key in pair)
         heapq.heappush(self.queue, (-gain, size, pair))
 
-    def quick_time(self, key: int) -> float:
-        if key not in self.quick:
+    def quick_moved(self, key: int) -> int:
+        """Bytes that a group reads and stores."""
+        if key not in self.moved:
             group = self.groups.groups[key]
-            self.quick[key] = self.predictor.time_us(group.traffic, group.stored)
-        return self.quick[key]
+            self.moved[key] = self.predictor.moved(group.traffic, group.stored)
+        return self.moved[key]
+
+    def quick_time(self, key: int) -> float:
+        work = self.groups.groups[key].traffic.work_with(NO_TRAFFIC)
+        return self.predictor.time_us(self.quick_moved(key), work)
 
     def quick_gain(self, left: int, right: int) -> float:
         """An estimate of the microseconds saved by one kernel in place of two."""
-        readers, stored = self.groups.outside(left, right)
-        traffic = self.groups.groups[left].traffic.plus(self.groups.groups[right].traffic, readers)
-        together = self.predictor.time_us(traffic, stored)
+        one, other = (self.groups.groups[key].traffic for key in (left, right))
+        loaded = self.predictor.loaded
+        moved = self.quick_moved(left) + self.quick_moved(right)
+        for value, maker, reader in self.groups.passed(left, right):
+            moved -= loaded(value, reader.traffic.touched[value])
+            if maker.stored[value] == reader.readers[value]:
+                moved -= self.predictor.stored(value)
+        for value in self.groups.shared(left, right):
+            each = one.touched[value], other.touched[value]
+            moved += loaded(value, sum(each)) - sum(loaded(value, touched) for touched in each)
+        together = self.predictor.time_us(moved, one.work_with(other))
         return self.quick_time(left) + self.quick_time(right) - together
 
     # Decisions ----------------------------------------------------------------------------------
@@ -186,7 +201,7 @@ class Partition:
             if refusal is not None:
                 raise Refused(refusal.reason, refusal.detail)
             ops = self.groups.with_constants(names)
-            found = candidate_for(self.graph, ops, stored, self.device, limits)
+            found = self.forms.candidate(ops, stored, limits)
             self.kernels[names, stored] = found
         return found
 
@@ -229,7 +244,7 @@ class Partition:
     def merge(self, pair: Pair, gain: float, is_final: bool = False) -> int:
         """One group of two; what was said about either is forgotten. Returns its key."""
         for key in pair:
-            self.quick.pop(key, None)
+            self.moved.pop(key, None)
             for other in self.proposals.pop(key, {}):
                 self.proposals.get(other, {}).pop(key, None)
         left, right = (self.trees.pop(key) for key in pair)

@@ -1,9 +1,9 @@
 """A quick estimate of the time of a group of ops: what orders the merges to try.
 
 Bytes count each outside value once for reading and each stored value once for writing. `Traffic`
-and `Predictor` give the time of two groups together without going through their ops again: the
-planner asks that for every pair of neighbours, after every merge. What is decided in the end is
-decided by `cost`.
+and `Predictor` give the time of two groups together from what has to do with both, without going
+through their ops or all that they move: the planner asks that for every pair of neighbours, after
+every merge. What is decided in the end is decided by `cost`.
 """
 
 from __future__ import annotations
@@ -48,9 +48,12 @@ class Traffic:
         free = {**self.free, **other.free} if other.free else self.free
         return Traffic(touched, self.work + other.work, free)
 
-    @property
-    def all_work(self) -> int:
-        return self.work + sum(self.free.values())
+    def work_with(self, other: Traffic) -> int:
+        """The work of both together."""
+        return self.work + other.work + sum({**self.free, **other.free}.values())
+
+
+NO_TRAFFIC = Traffic()
 
 
 class Predictor:
@@ -61,14 +64,22 @@ class Predictor:
         self.numel = {name: _numel(graph, name) for name in graph.values}
         self.width = {name: value.type.dtype.bytes for name, value in graph.values.items()}
 
-    def time_us(self, traffic: Traffic, stored: Iterable[str]) -> float:
+    def loaded(self, value: str, touched: int) -> int:
+        """Bytes of a value that are read by ops that touch so many elements of it."""
+        return min(touched, self.numel[value]) * self.width[value]
+
+    def stored(self, value: str) -> int:
+        return self.numel[value] * self.width[value]
+
+    def moved(self, traffic: Traffic, stored: Iterable[str]) -> int:
+        """Bytes that a group reads and stores."""
+        loads = sum(self.loaded(value, touched) for value, touched in traffic.touched.items())
+        return loads + sum(map(self.stored, stored))
+
+    def time_us(self, moved: int, work: int) -> float:
         """A launch plus the longer of memory and arithmetic time."""
-        numel, width, device = self.numel, self.width, self.device
-        moved = sum(numel[name] * width[name] for name in stored)
-        for name, touched in traffic.touched.items():
-            moved += min(touched, numel[name]) * width[name]
-        slower = max(moved / device.copy_rate, traffic.all_work / device.vector_rate)
-        return device.launch_us + 1e6 * slower
+        slower = max(moved / self.device.copy_rate, work / self.device.vector_rate)
+        return self.device.launch_us + 1e6 * slower
 
 
 def _numel(graph: Graph, value: str) -> int:

@@ -30,7 +30,8 @@ class Stages:
 
     def graph(self, step: str, graph: Graph) -> None:
         """The graph after a step."""
-        self.write(f"{next(self.steps):02}-{step}.txt", f"{graph}\n")
+        if self.folder is not None:
+            self.write(f"{next(self.steps):02}-{step}.txt", f"{graph}\n")
 
     def plan(
         self, plan: FusionPlan, kernels: Sequence[RegionKernels], peaks: Peaks | None = None
