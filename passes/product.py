@@ -47,6 +47,10 @@ COPY_SHARE = 0.6
 """Of the rate of a copy, what products with few rows reach: a matrix of 4096 x 4096 for 4 to 64
 rows took 14 to 17 us beside the launch on an H200."""
 
+EXPOSED = 0.25
+"""Of the shorter of multiplying and moving, what the longer does not hide: first loads, and stores
+after a tile's last product."""
+
 LEAST_SIDE = 16
 """The least side of a tile that tensor cores multiply."""
 
@@ -312,7 +316,8 @@ def product_cost(
     )
     memory_us = 1e6 * moved / (COPY_SHARE * device.copy_rate)
     around_us = 1e6 * around / (device.vector_rate / 2)
-    busy_us = max(multiply_us, memory_us) + around_us
+    hidden = (1 - EXPOSED) * min(multiply_us, memory_us)
+    busy_us = multiply_us + memory_us - hidden + around_us
     bound = "compute" if multiply_us + around_us > memory_us else "memory"
     if busy_us < device.launch_us:
         bound = "launch"
@@ -329,8 +334,11 @@ def product_cost(
 
 
 def _library_us(extents: Extents, tile: Configuration, needs: Needs, device: DeviceSpec) -> float:
-    """The library's time: it may have several programs share an inner axis."""
-    best = min(tile_time_us(extents, tile, needs, device, parts) for parts in (1, 2, 4, 8))
+    """The library's time: where tiles are few, it has several programs share an inner axis."""
+    rows, columns = tile.block("MBLOCK"), tile.block("NBLOCK")
+    tiles = extents.batch * -(-extents.rows // rows) * -(-extents.columns // columns)
+    shares = [parts for parts in (1, 2, 4, 8) if parts == 1 or tiles * parts <= device.processors]
+    best = min(tile_time_us(extents, tile, needs, device, parts) for parts in shares)
     if extents.precision == "ieee" and device.backend != "cpu":
         return best * VECTOR_EFFICIENCY / LIBRARY_VECTOR_EFFICIENCY
     return best
