@@ -18,7 +18,7 @@ import torch
 
 def halves(x):
     y = torch.exp(x) * 0.5
-    return y.sum(0).amax(0), torch.mm(y, y.t()).tanh()
+    return y.sum(0).amax(0), y.cumsum(0).tanh()
 
 def make(device):
     return halves, [(torch.ones(4, 8, device=device),), (torch.ones(16, 32, device=device),)]
@@ -59,7 +59,7 @@ def program(tmp_path: Path) -> Path:
 
 def halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     y = torch.exp(x) * 0.5
-    return y.sum(0).amax(0), torch.mm(y, y.t()).tanh()
+    return y.sum(0).amax(0), y.cumsum(0).tanh()
 
 
 def without_lines(report: str) -> list[str]:
@@ -73,7 +73,7 @@ def test_it_prints_what_fuser_explain_prints(program: Path, run: Run) -> None:
     expected = fuser.explain(halves, torch.ones(4, 8), target="sm_90")
     assert without_lines(out) == without_lines(str(expected))
     assert "program.py:4 y = torch.exp(x) * 0.5" in out
-    assert "aten.mm.default: no generated form" in out
+    assert "aten.cumsum.default: no generated form" in out
     assert out.endswith("\n")
     assert max(map(len, out.splitlines())) <= 100
 
