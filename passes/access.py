@@ -51,7 +51,7 @@ def accesses(
     def add(op: Op, value: str, place: Affine, **how: bool) -> None:
         kind = graph.values[value].type
         steps = {axis: abs(evaluate(step, hints)) for axis, step in place.terms}
-        numel, offset = evaluate(kind.numel, hints), evaluate(place.offset, hints)
+        numel, offset = graph.numel_of[value], evaluate(place.offset, hints)
         found.append(Access(op.name, value, kind.dtype.bytes, numel, steps, offset, **how))
 
     for op in ops:

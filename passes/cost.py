@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from fuser.device import DeviceSpec
 from fuser.ir.dim import Dim, evaluate, multiply, product, total
@@ -47,7 +48,7 @@ are known."""
 
 def op_work(graph: Graph, op: Op) -> int:
     """Arithmetic operations of one op over its domain, in terms of the vector unit."""
-    work = weight_of(op) * evaluate(product(op.domain), graph.hints)
+    work = weight_of(op) * graph.points_of[op.name]
     return work // TENSOR_ADVANTAGE if is_contraction(op) else work
 
 
@@ -66,7 +67,7 @@ def region_cost(
     passes = needed_in_passes(ops, stored) if schedule.strategy is Strategy.LOOPED else ()
     work = special = computed = 0
     for op in ops:
-        size = evaluate(product(op.domain), graph.hints)
+        size = graph.points_of[op.name]
         each = weight_of(op) * size
         work += each
         computed += each * max(1, sum(op.name in names for names in passes))
@@ -213,25 +214,23 @@ def _traffic(
         what = (access.value, access.is_store, access.offset, *sorted(access.steps.items()))
         needed = shared.setdefault(what, (access, set()))[1]
         needed.update(k for k, names in enumerate(passes) if access.op in names)
+    # Most tensors of a kernel are walked alike.
+    alike: dict[object, _Asked] = {}
     for access, needed in shared.values():
-        distinct = min(prod(walk.sizes[axis] for axis in access.steps), access.numel)
-        factor = _sector_factor(access, walk)
-        bytes_once = int(
-            access.width * distinct * (factor if _leaves_cache(access, walk, device) else 1)
-        )
-        requested = int(access.width * factor * _requested(access, walk))
-        if _stays_near(access, walk, device):
-            requested = bytes_once * min(walk.blocks, device.processors)
+        how = (access.width, access.numel, access.is_store, access.is_scattered)
+        pattern = (*how, *access.steps.items())
+        asked = alike.get(pattern)
+        if asked is None:
+            asked = alike[pattern] = _Asked.of(access, walk, device)
         if access.is_store:
-            written += bytes_once
-            cached += requested
+            written += asked.once
+            cached += asked.cached
             continue
         repeats = max(1, len(needed))
-        cached += requested * (1 if _stays_near(access, walk, device) else repeats)
-        again += bytes_once * (repeats - 1)
-        tile_read += access.width * prod(walk.spans[axis] for axis in access.steps)
-        most = int(access.width * access.numel * factor)
-        read[access.value] = min(read.get(access.value, 0) + bytes_once, most)
+        cached += asked.cached * (1 if asked.stays_near else repeats)
+        again += asked.once * (repeats - 1)
+        tile_read += asked.tile
+        read[access.value] = min(read.get(access.value, 0) + asked.once, asked.most)
     once = sum(read.values())
     # A later pass walks a row backwards: L2 serves as much of the rows in progress as it holds.
     resident = device.processors * max(needs.blocks_per_processor, 1)
@@ -239,6 +238,37 @@ def _traffic(
     again = int(again * max(0.0, 1 - device.l2_bytes / 2 / max(in_progress, 1)))
     moved = once + again
     return _Traffic(moved + written, max(cached, moved + written), moved, tile_read)
+
+
+class _Asked(NamedTuple):
+    """What one access asks memory for, in bytes."""
+
+    once: int
+    """Of device memory, each element once."""
+    most: int
+    """Of device memory, if all of the tensor is touched."""
+    cached: int
+    """Of L2, by all programs."""
+    tile: int
+    """By one program at once."""
+    stays_near: bool
+
+    @staticmethod
+    def of(access: Access, walk: Walk, device: DeviceSpec) -> _Asked:
+        width, numel = access.width, access.numel
+        distinct = min(prod(walk.sizes[axis] for axis in access.steps), numel)
+        factor = _sector_factor(access, walk)
+        once = int(width * distinct * (factor if _leaves_cache(access, walk, device) else 1))
+        stays_near = _stays_near(access, walk, device)
+        return _Asked(
+            once,
+            int(width * numel * factor),
+            once * min(walk.blocks, device.processors)
+            if stays_near
+            else int(width * factor * _requested(access, walk)),
+            width * prod(walk.spans[axis] for axis in access.steps),
+            stays_near,
+        )
 
 
 def _stays_near(access: Access, walk: Walk, device: DeviceSpec) -> bool:

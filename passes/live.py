@@ -67,9 +67,12 @@ def live_values(graph: Graph, ops: Sequence[Op], stored: Collection[str]) -> int
     most = 0
     for position, op in enumerate(ops):
         if BY_KIND[op.kind].group is not _CREATION:
-            live |= {op.name, *op.reads}
+            live.add(op.name)
+            live.update(op.reads)
         most = max(most, len(live))
-        live = {value for value in live if last.get(value, -1) > position}
+        live.difference_update([value for value in op.reads if last[value] == position])
+        if op.name not in last:
+            live.discard(op.name)
     return most
 
 

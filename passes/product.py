@@ -194,7 +194,7 @@ def _beside(graph: Graph, ops: Sequence[Op], space: Space, roles: Roles) -> int:
             operands = {o.value for o in roles.operands(op)} if is_contraction(op) else set()
             read |= {value for value in op.reads if value not in space.index} - operands
     elements = evaluate(space.parallel_size, graph.hints)
-    return sum(evaluate(graph.values[v].type.numel, graph.hints) >= elements for v in read)
+    return sum(graph.numel_of[v] >= elements for v in read)
 
 
 def _tiles(extents: Extents, device: DeviceSpec) -> list[Configuration]:
@@ -301,7 +301,7 @@ def product_cost(
     flops = special = 0
     around = 0
     for op in ops:
-        size = evaluate(product(op.domain), graph.hints)
+        size = graph.points_of[op.name]
         flops += weight_of(op) * size
         special += size if BY_KIND[op.kind].weight >= SPECIAL_WEIGHT else 0
         if is_contraction(op):

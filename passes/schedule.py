@@ -43,30 +43,24 @@ def schedules_for(
     row = evaluate(space.reduced_size, graph.hints)
     by_column = is_column(primary, space)
     strategy = strategy_for(graph, ops, stored, space, by_column)
+    is_either = row > MIN_LOOPED_ROW and not by_column and device.backend != "cpu"
+    whole: tuple[Schedule, ...] = ()
+    if strategy is Strategy.ROW_IN_REGISTERS:
+        whole = (Schedule(strategy, (row_configurations(rows, row, by_column, live, device),)),)
+        if not is_either:
+            return whole
     sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in space.axes}
     together = rows_together(primary, space, sizes)
     kept = accumulators(ops)
-    tiles = looped_configurations(rows, row, by_column, live, device, together, kept)
-    looped = Schedule(Strategy.LOOPED, (tiles,))
-    if strategy is Strategy.ROW_IN_REGISTERS:
-        whole = Schedule(strategy, (row_configurations(rows, row, by_column, live, device),))
-        is_either = row > MIN_LOOPED_ROW and not by_column and device.backend != "cpu"
-        return (whole, looped) if is_either else (whole,)
-    if strategy is Strategy.LOOPED:
-        return (looped,)
+    if strategy is not Strategy.SPLIT:
+        tiles = looped_configurations(rows, row, by_column, live, device, together, kept)
+        return (*whole, Schedule(Strategy.LOOPED, (tiles,)))
     parts = split_parts(rows, row, by_column, device)
-    part = max(1, row // parts)
-    split = Schedule(
-        strategy,
-        (
-            _narrow_first(
-                looped_configurations(rows, part, by_column, live, device, together, kept)
-            ),
-            combine_configurations(rows, parts, device),
-        ),
-        parts,
+    tiles = looped_configurations(
+        rows, max(1, row // parts), by_column, live, device, together, kept
     )
-    return (split,)
+    combine = combine_configurations(rows, parts, device)
+    return (Schedule(strategy, (_narrow_first(tiles), combine), parts),)
 
 
 def _narrow_first(tiles: Sequence[Configuration]) -> tuple[Configuration, ...]:

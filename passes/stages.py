@@ -17,25 +17,28 @@ def reduction_stages(ops: Sequence[Op], rounds: Rounds = casts) -> dict[str, int
     For a reduction that is the pass that accumulates it; its readers come one later. A shifted sum
     that gains by it is accumulated in the pass that finds its shift.
     """
-    return _stages(ops, shifted_sums(ops, rounds))
+    return _stages_and_online(ops, rounds)[0]
 
 
 def online_sums(ops: Sequence[Op], rounds: Rounds = casts) -> Mapping[str, Shifted]:
     """The shifted sums that are accumulated in the pass that finds their shift."""
+    return _stages_and_online(ops, rounds)[1]
+
+
+def _stages_and_online(
+    ops: Sequence[Op], rounds: Rounds = casts
+) -> tuple[dict[str, int], Mapping[str, Shifted]]:
     shifted = shifted_sums(ops, rounds)
-    if not shifted:
-        return shifted
     stages = _stages(ops, shifted)
     ready = _Ready(ops, stages)
-    return {
+    return stages, {
         name: each for name, each in shifted.items() if stages[name] < ready.after(each.shift.value)
     }
 
 
 def accumulators(ops: Sequence[Op]) -> int:
     """The most values that a pass keeps for each element that a lane has of a tile."""
-    stages = reduction_stages(ops)
-    online = online_sums(ops)
+    stages, online = _stages_and_online(ops)
     kept: dict[int, int] = {}
     for op in ops:
         if op.reduced:
@@ -82,8 +85,7 @@ def _beside_shift(each: Shifted) -> list[str]:
 def needed_in_passes(ops: Sequence[Op], stored: Collection[str]) -> tuple[frozenset[str], ...]:
     """For each pass over the row, the ops whose operands it reads: they are computed again in
     every pass that needs them. Reductions of earlier passes are done by then."""
-    stages = reduction_stages(ops)
-    online = online_sums(ops)
+    stages, online = _stages_and_online(ops)
     by_name = {op.name: op for op in ops}
     last = max((stages[op.name] for op in ops if op.reduced or op.name in stored), default=0)
     found: list[frozenset[str]] = []

@@ -34,7 +34,7 @@ class Traffic:
     def of(graph: Graph, op: Op, free: Iterable[Op]) -> Traffic:
         own = {constant.name: op_work(graph, constant) for constant in free}
         touched = {
-            value: _touched_by(graph, [op], value, _numel(graph, value))
+            value: _touched_by(graph, [op], value, graph.numel_of[value])
             for value in op.reads
             if value not in own
         }
@@ -61,7 +61,7 @@ class Predictor:
 
     def __init__(self, graph: Graph, device: DeviceSpec) -> None:
         self.device = device
-        self.numel = {name: _numel(graph, name) for name in graph.values}
+        self.numel = graph.numel_of
         self.width = {name: value.type.dtype.bytes for name, value in graph.values.items()}
 
     def loaded(self, value: str, touched: int) -> int:
@@ -82,10 +82,6 @@ class Predictor:
         return self.device.launch_us + 1e6 * slower
 
 
-def _numel(graph: Graph, value: str) -> int:
-    return evaluate(graph.values[value].type.numel, graph.hints)
-
-
 def _touched_by(graph: Graph, readers: Sequence[Op], value: str, whole: int) -> int:
     """Elements of `value` that the readers touch, each counted as often as an operand does."""
     return sum(
@@ -101,7 +97,7 @@ def _touched(graph: Graph, op: Op, operand: Argument, whole: int) -> int:
     sizes: list[Dim] = list(op.domain)
     for step in operand.map.steps:
         if not isinstance(step, Strided):
-            return min(whole, evaluate(product(op.domain), graph.hints))
+            return min(whole, graph.points_of[op.name])
         used = {axis.reader_axis for axis in step.axes}
         sizes = [size if k in used else 1 for k, size in enumerate(sizes)]
         break

@@ -269,26 +269,35 @@ class _Unifier:
         missing = next((name for name in self.order if name not in self.index), None)
         if missing is not None:
             raise NoSpace(Reason.OTHER_SPACE, f"{missing} is not connected")
+        covered: set[object] = set()
+        for name, op in self.ops.items():
+            is_stored = name in self.stored
+            if op.reduced or is_stored:
+                # Most ops stand where another one stands.
+                where = (self.index[name], op.domain, op.reduced, is_stored)
+                if where not in covered:
+                    self.check_covered(op)
+                    covered.add(where)
+        self.check_reads()
+
+    def check_covered(self, op: Op) -> None:
+        """A reduction, or what is stored, is computed once at each point of its domain."""
         parallel = [axis.name for axis in self.axes if not axis.is_reduced]
         every = [axis.name for axis in self.axes]
-        multiplies = any(map(is_contraction, self.ops.values()))
-        for name, op in self.ops.items():
-            index = self.index[name]
-            if op.reduced:
-                axes = every
-                if multiplies and name not in self.stored:
-                    # A statistic of the rows is formed again for every tile of columns.
-                    axes = [axis for axis in every if any(axis in a.axes for a in index)]
-                if not covers_once(index, op.domain, self.sizes, axes):
-                    raise NoSpace(Reason.OTHER_REDUCTION, f"{name} over {_text(op.domain)}")
-                reduced = {a for k in op.reduced for a in index[k].axes}
-                if reduced != set(every) - set(parallel):
-                    raise NoSpace(Reason.OTHER_REDUCTION, f"{name} over {_text(op.domain)}")
-            elif name in self.stored:
-                axes = parallel if self.is_per_row(index) else every
-                if not covers_once(index, op.domain, self.sizes, axes):
-                    raise NoSpace(Reason.OUTPUT_NOT_COVERED, name)
-        self.check_reads()
+        index = self.index[op.name]
+        if op.reduced:
+            axes = every
+            if op.name not in self.stored and any(map(is_contraction, self.ops.values())):
+                # A statistic of the rows is formed again for every tile of columns.
+                axes = [axis for axis in every if any(axis in a.axes for a in index)]
+            reduced = {a for k in op.reduced for a in index[k].axes}
+            is_covered = covers_once(index, op.domain, self.sizes, axes)
+            if not is_covered or reduced != set(every) - set(parallel):
+                raise NoSpace(Reason.OTHER_REDUCTION, f"{op.name} over {_text(op.domain)}")
+        else:
+            axes = parallel if self.is_per_row(index) else every
+            if not covers_once(index, op.domain, self.sizes, axes):
+                raise NoSpace(Reason.OUTPUT_NOT_COVERED, op.name)
 
     def is_per_row(self, index: Index) -> bool:
         reduced = {axis.name for axis in self.axes if axis.is_reduced}

@@ -309,6 +309,16 @@ class Graph:
         return {name: evaluate(value.type.bytes, self.hints) for name, value in self.values.items()}
 
     @cached_property
+    def numel_of(self) -> Mapping[str, int]:
+        """Value name to its elements, likewise."""
+        return {name: evaluate(value.type.numel, self.hints) for name, value in self.values.items()}
+
+    @cached_property
+    def points_of(self) -> Mapping[str, int]:
+        """Op name to the points of its domain, likewise."""
+        return {op.name: evaluate(product(op.domain), self.hints) for op in self.ops}
+
+    @cached_property
     def hints(self) -> Mapping[str, int]:
         return {symbol.name: symbol.hint for symbol in self.symbols}
 

@@ -111,20 +111,27 @@ class NotLinear(Exception):
 
 def linear_index(index: Index, shape: Shape) -> Affine:
     """The row-major number of the element at `index` of a tensor of `shape`."""
-    result = Affine()
+    steps: list[Dim] = []
     step: Dim = 1
-    for affine, size in zip(reversed(index), reversed(shape), strict=True):
-        result = result.plus(affine.scaled(step, 0))
+    for size in reversed(shape):
+        steps.append(step)
         step = multiply(step, size)
-    return result
+    return memory_offset(tuple(reversed(index)), tuple(steps))
 
 
 def memory_offset(index: Index, stride: Shape) -> Affine:
     """The element offset in memory of `index` in a tensor with these strides."""
-    result = Affine()
+    terms: dict[str, Dim] = {}
+    offset: Dim = 0
     for affine, step in zip(index, stride, strict=True):
-        result = result.plus(affine.scaled(step, 0))
-    return result
+        if step == 0:
+            continue
+        offset = add(offset, multiply(affine.offset, step))
+        for axis, coefficient in affine.terms:
+            terms[axis] = add(terms.get(axis, 0), multiply(coefficient, step))
+            if terms[axis] == 0:
+                del terms[axis]
+    return Affine(tuple(terms.items()), offset)
 
 
 def through(index_map: IndexMap, index: Index, sizes: Mapping[str, Dim]) -> Index:
