@@ -21,6 +21,7 @@ from fuser.dump.facts import (
     kernel_names,
     most,
     operation,
+    predicted_us,
     tiles,
     value_bytes,
 )
@@ -130,6 +131,15 @@ class Compiled:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchRecord:
+    """Whether a region shares its launch; `name` is that of the launch, empty for its own one."""
+
+    name: str
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RegionRecord:
     """Ops that run as one kernel (a split reduction as two); `compiled` only where asked for."""
 
@@ -152,6 +162,17 @@ class RegionRecord:
     notes: tuple[str, ...]
     kernels: tuple[str, ...]
     compiled: Compiled | None = None
+    launch: LaunchRecord | None = None
+    """Not in plans that were saved before there were any; so are `launches` of the plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRecord:
+    """Regions that run at once, with the predicted time that sharing saves."""
+
+    name: str
+    regions: tuple[str, ...]
+    saved_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +240,7 @@ class PlanRecord:
     passes: tuple[PassTime, ...]
     siblings: tuple[SiblingRecord, ...] = ()
     """Not in plans that were saved before there were any."""
+    launches: tuple[SharedRecord, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The record as nested plain data."""
@@ -256,7 +278,7 @@ def record_of(
         symbols=dict(graph.hints),
         order=plan.order,
         regions=tuple(
-            _region(graph, region, names.get(region.name, ()), resources) for region in plan.regions
+            _region(plan, region, names.get(region.name, ()), resources) for region in plan.regions
         ),
         opaque=tuple(_opaque(graph.by_name[name]) for name in plan.opaque),
         edges=tuple(map(_edge, edges(plan))),
@@ -266,6 +288,10 @@ def record_of(
             for item in plan.passes
         ),
         siblings=tuple(map(_sibling, plan.siblings)),
+        launches=tuple(
+            SharedRecord(launch.name, launch.regions, round(float(launch.saved_us), 3))
+            for launch in plan.launches
+        ),
     )
 
 
@@ -274,14 +300,13 @@ def totals(
 ) -> Totals:
     """The counts of a plan."""
     costs = [region.cost for region in plan.regions]
-    names = kernel_names(kernels)
     return Totals(
         ops=len(plan.graph.ops),
-        kernels=sum(kernel_count(region, names.get(region.name)) for region in plan.regions),
+        kernels=kernel_count(plan, kernels),
         opaque_calls=len(plan.opaque),
         bytes=sum(cost.bytes for cost in costs),
         unfused_bytes=sum(cost.unfused_bytes for cost in costs),
-        predicted_us=round(float(sum(cost.time_us for cost in costs)), 3),
+        predicted_us=round(predicted_us(plan), 3),
         unfused_us=round(float(sum(cost.unfused_us for cost in costs)), 3),
         peak_bytes=None if peaks is None else peaks.planned,
         eager_peak_bytes=None if peaks is None else peaks.eager,
@@ -289,9 +314,9 @@ def totals(
 
 
 def _region(
-    graph: Graph, region: Region, names: Sequence[str], resources: CompiledKernels
+    plan: FusionPlan, region: Region, names: Sequence[str], resources: CompiledKernels
 ) -> RegionRecord:
-    cost = region.cost
+    graph, cost = plan.graph, region.cost
     return RegionRecord(
         name=region.name,
         kind=region.kind.value,
@@ -322,6 +347,17 @@ def _region(
         notes=region.notes,
         kernels=tuple(names),
         compiled=_compiled(names, resources),
+        launch=_launch(plan, region.name),
+    )
+
+
+def _launch(plan: FusionPlan, region: str) -> LaunchRecord | None:
+    verdict = plan.launch_verdict_on.get(region)
+    if verdict is None:
+        return None
+    shared = plan.launch_of.get(region)
+    return LaunchRecord(
+        "" if shared is None else shared.name, verdict.reason.name.lower(), verdict.text
     )
 
 

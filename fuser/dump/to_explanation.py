@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
-from fuser.dump.facts import edges, operation
+from fuser.dump.facts import edges, operation, predicted_us
 from fuser.dump.to_text import headline
 from fuser.dump.words import WIDTH, byte_text, count_text, time_text
 from fuser.ir.plan import FusionPlan
@@ -114,7 +114,7 @@ def _totals(explanation: Explanation) -> Iterator[str]:
         yield (
             f"  {byte_text(sum(cost.bytes for cost in costs))} moved in place of "
             f"{byte_text(sum(cost.unfused_bytes for cost in costs))}, "
-            f"{time_text(sum(cost.time_us for cost in costs))} predicted in place of "
+            f"{time_text(predicted_us(plan))} predicted in place of "
             f"{time_text(sum(cost.unfused_us for cost in costs))}"
         )
     fused = sum(verdict.fused for verdict in explanation.edges)

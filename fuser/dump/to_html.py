@@ -79,7 +79,7 @@ def to_html(
         "graph": graph_figure(plan, steps, flows),
         "roofline": roofline_figure(steps, device_spec(plan.target)),
     }
-    specs = {item.region: item.kernels for item in kernels}
+    specs = {region: item.kernels for item in kernels for region in item.regions}
     colours = _Colours()
     streams = _Streams(steps, flows)
     pages = tuple(

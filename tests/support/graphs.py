@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from fuser.capture.decomposition.table import decompositions
 from fuser.capture.from_fx import from_fx
-from fuser.codegen.generate import generate
+from fuser.codegen import generate
 from fuser.device import device_spec
 from fuser.ir.graph import Argument, Effect, Graph, Input, Op, Operand, Output, Value
 from fuser.ir.index_map import IndexMap, Shape, Strided
@@ -72,9 +72,10 @@ def plan_of(
 def kernels_of(
     fn: Callable[..., Any], *args: Any, target: str = "sm_90", dynamic: bool = False
 ) -> tuple[KernelSpec, ...]:
-    """Every kernel of the plan, in launch order of each region."""
+    """Every region's own kernels in launch order, also where it shares a launch."""
     plan = plan_of(fn, *args, target=target, dynamic=dynamic)
-    return tuple(kernel for region in generate(plan) for kernel in region.kernels)
+    entries = (generate.kernels_of(plan.graph, region) for region in plan.regions)
+    return tuple(kernel for entry in entries for kernel in entry.kernels)
 
 
 def partitioned(
