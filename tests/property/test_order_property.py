@@ -177,6 +177,12 @@ def with_writes(x: Tensor, total: Tensor) -> Any:
     return y.sum(0) + total.sin(), (y - total).amax(1)
 
 
+def small_tensors(*values: Tensor) -> tuple[Tensor, ...]:
+    """As many kernels as there are shapes, twice, and a wait in between."""
+    total = torch.stack([value.square().sum() for value in values]).sum()
+    return tuple(value / total for value in values)
+
+
 PROGRAMS: dict[str, Callable[[], Graph]] = {
     "encoder_layer": lambda: captured_graph(
         encoder_layer,
@@ -192,6 +198,9 @@ PROGRAMS: dict[str, Callable[[], Graph]] = {
         training_loss, torch.randn(8, 16), torch.randn(16, 10), torch.zeros(8, dtype=torch.int64)
     ),
     "with_noise": lambda: captured_graph(with_noise, torch.randn(16, 16)),
+    "small_tensors": lambda: graph_of(
+        small_tensors, *(torch.randn(shape) for shape in [(5, 7), (3,), (2, 9), (11,), (64, 3)])
+    ),
     "with_writes": lambda: graph_of(with_writes, torch.randn(16, 16), torch.randn(16, 16)),
 }  # fmt: skip
 
