@@ -20,7 +20,7 @@ from functools import cached_property
 from fuser.device import DeviceSpec
 from fuser.ir.graph import Graph
 from fuser.ir.launch import LaunchReason, LaunchVerdict, SharedLaunch
-from fuser.ir.region import Region
+from fuser.ir.region import Region, RegionKind
 from fuser.passes.analysis import Step, eager_peak_bytes, peak_of
 from fuser.passes.base import OF_THIS_ORDER, dependencies, in_canonical_order
 from fuser.passes.groups import free_ops
@@ -209,6 +209,9 @@ def _grouped(steps: _Steps, device: DeviceSpec, refused: _Refused) -> list[_Grou
         waves[step] = wave
         region = steps.by_name.get(step)
         if region is None or step in refused:
+            continue
+        if region.kind is RegionKind.CONTRACTION:
+            refused[step] = (LaunchReason.PRODUCT, "")
             continue
         busy = busy_us(region, device)
         if busy > SHORT * device.launch_us:

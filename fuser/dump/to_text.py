@@ -24,7 +24,9 @@ from fuser.dump.facts import (
     operation,
     tiles,
 )
-from fuser.dump.record import Peaks, totals
+from fuser.dump.launches import alone, launch_lines, launches_title, shares_text
+from fuser.dump.record import Peaks
+from fuser.dump.recording import totals
 from fuser.dump.words import (
     WIDTH,
     byte_text,
@@ -37,14 +39,11 @@ from fuser.dump.words import (
 from fuser.ir.dim import python_text
 from fuser.ir.graph import Graph, Op
 from fuser.ir.kernel import RegionKernels, Resources
-from fuser.ir.launch import LaunchReason
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Reason, Region, Verdict
 
 SHOWN_EDGES = 6
 """Refused edges listed under one reason; the rest are counted, unless all are asked for."""
-SHOWN_OTHERS = 4
-"""Regions that are named among those which share a launch."""
 CACHED_SHOWN = 1.1
 """Bytes that L2 serves are listed from this many times what memory moves."""
 
@@ -183,12 +182,8 @@ def _region(
         yield from (_Line(line, "yellow") for line in lines)
     if tuple(names) != (region.name,):
         yield from _listed("       kernel ", names, "green")
-    shared = plan.launch_of.get(region.name)
-    if shared is not None:
-        others = [name for name in shared.regions if name != region.name]
-        more = f" and {len(others) - SHOWN_OTHERS} more" if len(others) > SHOWN_OTHERS else ""
-        text = ", ".join(others[:SHOWN_OTHERS])
-        yield _Line(f"       shares {shared.name} with {text}{more}", "green")
+    if shares := shares_text(plan, region.name):
+        yield _Line(f"       {shares}", "green")
     modules = dict.fromkeys(graph.by_name[name].source.module for name in region.ops)
     yield from _listed("       from ", [module for module in modules if module], "dim")
     yield from _listed("       in   ", _typed(graph, region.inputs), "dim")
@@ -286,22 +281,12 @@ def _edges(verdicts: Sequence[Verdict], verbose: bool) -> Iterator[_Line]:
 
 def _launches(plan: FusionPlan, verbose: bool) -> Iterator[_Line]:
     """The launches that are shared, and why other regions share none."""
-    if plan.launches:
-        counts = count_text(len(plan.launches), "shared launch", "shared launches")
-        saved = time_text(sum(launch.saved_us for launch in plan.launches))
-        yield _Line(f"{counts}, {saved} of predicted time saved", "bold")
-    else:
-        yield _Line("no launch is shared", "bold")
-    for launch in plan.launches:
-        what = f"{len(launch.regions)} regions, {time_text(launch.saved_us)} saved"
-        yield _Line(f"  {launch.name}: {what}", "green")
-    for reason in LaunchReason:
-        found = [v for v in plan.launch_verdicts if v.reason is reason]
-        if not found or reason is LaunchReason.SHARED:
-            continue
-        yield _Line(f"  {len(found):>4}  apart: {reason.value}", "red")
+    yield _Line(launches_title(plan), "bold")
+    yield from (_Line(f"  {text}", "green") for text in launch_lines(plan))
+    for reason, names in alone(plan):
+        yield _Line(f"  {len(names):>4}  apart: {reason.value}", "red")
         if verbose:
-            yield from _listed("          ", [verdict.region for verdict in found], "")
+            yield from _listed("          ", names, "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,8 +201,8 @@ def test_what_cannot_share_a_kernel_is_taken_apart(answer: Resources | str) -> N
     def compile_kernels(specs: Sequence[KernelSpec]) -> list[Resources | str]:
         return [answer if "launch" in spec.name else Resources(32, 0, 0) for spec in specs]
 
-    def replan(cuts: Cuts, alone: Collection[str]) -> FusionPlan:
-        return plan_graph(plan.graph, "sm_90", cuts=cuts, alone=alone)
+    def replan(cuts: Cuts, unshared: Collection[str]) -> FusionPlan:
+        return plan_graph(plan.graph, "sm_90", cuts=cuts, unshared=unshared)
 
     found = fit(plan, compile_kernels, replan)
     assert not found.plan.launches
