@@ -20,7 +20,7 @@ def launchers(graphs: Sequence[Compiled]) -> list[Launcher]:
     found: list[Launcher] = []
     for graph in graphs:
         if graph.executable is not None:
-            found += [k for runner in graph.executable.regions.values() for k in runner.launchers]
+            found += [k for runner in graph.executable.steps.values() for k in runner.launchers]
     return found
 
 

@@ -25,6 +25,7 @@ from benchmarks.workloads import Workload, workloads
 from fuser.capture.backend import Backend, CompileContext
 from fuser.device import device_spec, present_target
 from fuser.driver import compile_graph
+from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Region
 from fuser.runtime.executable import symbol_values
 
@@ -103,45 +104,53 @@ def _compile_measured(
     context: CompileContext,
     recorder: _Recorder,
 ) -> Callable[..., Any]:
-    """Compile as usual, but run region by region and time each."""
+    """Compile as usual, but run step by step and time each that launches kernels."""
     compiled = compile_graph(module, inputs, context)
     executable, plan = compiled.executable, compiled.plan
     if executable is None or plan is None:
         recorder.rows.append({"error": f"a graph runs unfused: {compiled.reason}"})
         return compiled.run
-    keys = {entry.region: tuple(spec.key for spec in entry.kernels) for entry in compiled.kernels}
+    entries = {entry.regions[0]: entry for entry in compiled.kernels}
 
     def run_measured(given: list[Any]) -> Any:
         symbols = symbol_values(plan.graph, given)
 
         def observe(region: Region, before: Mapping[str, Any], _: Mapping[str, Any]) -> None:
-            known = recorder.by_kernels.get(keys[region.name])
+            entry = entries.get(region.name)
+            if entry is None:
+                return  # it was timed with the first of those that share its launch
+            key = tuple(spec.key for spec in entry.kernels)
+            known = recorder.by_kernels.get(key)
             if known is not None:
-                known["regions"] += 1
+                known["regions"] += len(entry.regions)
                 return
-            runner = executable.regions[region.name]
+            runner = executable.steps[entry.regions]
             timing = recorder.clock.measure(lambda: runner.run(before, symbols))
-            row = _region_row(region, context.phase, timing)
+            row = _row(plan, entry.regions, context.phase, timing)
             if runner.is_unfused:
                 row["error"] = error_text(executable.fallbacks[region.name])
             recorder.rows.append(row)
-            recorder.by_kernels[keys[region.name]] = row
+            recorder.by_kernels[key] = row
 
         return executable.walk(given, observe)
 
     return run_measured
 
 
-def _region_row(region: Region, phase: str, timing: Timing) -> Row:
+def _row(plan: FusionPlan, names: Sequence[str], phase: str, timing: Timing) -> Row:
+    """What is known of regions that run at once, mostly of one."""
+    regions = [plan.by_name[name] for name in names]
+    shared = plan.launch_of.get(names[0])
+    saved = 0.0 if shared is None else shared.saved_us
     return {
         "phase": phase,
-        "region": region.name,
-        "regions": 1,
-        "kind": region.kind.value,
-        "strategy": region.strategy.value,
-        "bytes": region.cost.bytes,
-        "bound": region.cost.bound,
-        "predicted_us": region.cost.time_us,
+        "region": names[0] if shared is None else shared.name,
+        "regions": len(regions),
+        "kind": " and ".join(dict.fromkeys(region.kind.value for region in regions)),
+        "strategy": regions[0].strategy.value if shared is None else "shared",
+        "bytes": sum(region.cost.bytes for region in regions),
+        "bound": " and ".join(dict.fromkeys(region.cost.bound for region in regions)),
+        "predicted_us": sum(region.cost.time_us for region in regions) - saved,
         "measured_us": timing.milliseconds * 1e3,
         "spread_us": timing.spread_ms * 1e3,
         "is_host_hidden": timing.is_host_hidden,

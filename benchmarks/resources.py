@@ -26,11 +26,12 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from benchmarks.resources_corpus import PROGRAMS, Program
 from benchmarks.table import replaced
 from fuser.capture.backend import Backend, CompileContext
+from fuser.codegen.generate import kernels_of as generated
 from fuser.device import device_spec
 from fuser.driver import Options, plan_module
 from fuser.dump.stages import NO_STAGES
 from fuser.errors import FuserError, UsageError
-from fuser.ir.kernel import Configuration, KernelSpec, RegionKernels, Resources
+from fuser.ir.kernel import Configuration, KernelSpec, Resources
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Strategy
 from fuser.passes.layout import kernels_of
@@ -129,17 +130,17 @@ def jobs_of(program: Program, target: str, is_fitted: bool) -> list[Job]:
     """The kernels of a program with some of their tiles."""
     found: list[Job] = []
     for module, context in captured(program):
-        plan, kernels, _ = plan_module(module, target, context.phase, Options(), NO_STAGES)
-        found += _jobs(program.name, is_fitted, plan, kernels)
+        plan, _, _ = plan_module(module, target, context.phase, Options(), NO_STAGES)
+        found += _jobs(program.name, is_fitted, plan)
     return found
 
 
-def _jobs(
-    name: str, is_fitted: bool, plan: FusionPlan, kernels: Sequence[RegionKernels]
-) -> Iterator[Job]:
+def _jobs(name: str, is_fitted: bool, plan: FusionPlan) -> Iterator[Job]:
+    """Each region's own kernels, also where it shares a launch."""
     graph, device = plan.graph, device_spec(plan.target)
     place = graph.position.__getitem__
-    for region, entry in zip(plan.regions, kernels, strict=True):
+    for region in plan.regions:
+        entry = generated(graph, region)
         ops = [graph.by_name[op] for op in sorted(region.all_ops, key=place)]
         modelled = kernels_of(graph, ops, region.outputs, region.space, region.schedule)
         for number, (spec, kernel) in enumerate(zip(entry.kernels, modelled, strict=True)):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from fuser.codegen.emit.kernel import Work, work_of
 from fuser.codegen.emit.pointwise import pointwise_kernels
 from fuser.codegen.emit.product import product_kernels
 from fuser.codegen.emit.reduction import looped_kernels, row_kernels
+from fuser.codegen.emit.shared import shared_kernel
 from fuser.codegen.emit.split import split_kernels
 from fuser.codegen.emit.tiled import tiled_kernels
 from fuser.ir.graph import Graph
@@ -26,11 +27,35 @@ EMITTERS: Mapping[Strategy, Callable[[Work], tuple[KernelSpec, ...]]] = {
 
 
 def generate(plan: FusionPlan, rounds_everywhere: bool = False) -> tuple[RegionKernels, ...]:
-    """The kernels of every region, in the plan's region order."""
-    return tuple(kernels_of(plan.graph, region, rounds_everywhere) for region in plan.regions)
+    """The kernels of every step that has some, in the plan's running order."""
+    found: list[RegionKernels] = []
+    for step in plan.steps:
+        own = [
+            kernels_of(plan.graph, plan.by_name[name], rounds_everywhere)
+            for name in step
+            if name in plan.by_name
+        ]
+        if len(own) > 1:
+            found.append(_shared(plan, step, own))
+        else:
+            found += own
+    return tuple(found)
+
+
+def _shared(plan: FusionPlan, step: tuple[str, ...], own: Sequence[RegionKernels]) -> RegionKernels:
+    """The first kernels of regions that share a launch as one, and so on."""
+    name = plan.launch_of[step[0]].name
+    each = tuple(zip(*(entry.kernels for entry in own), strict=True))
+    return RegionKernels(
+        step,
+        tuple(
+            shared_kernel(name if len(each) == 1 else f"{name}_{end}", plan.graph, specs)
+            for end, specs in zip(("partial", "combine"), each, strict=False)
+        ),
+    )
 
 
 def kernels_of(graph: Graph, region: Region, rounds_everywhere: bool = False) -> RegionKernels:
     """The kernels of one region."""
     work = work_of(graph, region, rounds_everywhere)
-    return RegionKernels(region.name, EMITTERS[region.strategy](work))
+    return RegionKernels((region.name,), EMITTERS[region.strategy](work))

@@ -1,6 +1,6 @@
 """The host program of a plan: one flat Python function that allocates, launches and frees.
 
-In: a plan and the kernels of its regions. Out: readable source text, one line for each step, and
+In: a plan and the kernels of its steps. Out: readable source text, one line for each step, and
 the objects that its names stand for (original calls and arguments that have no literal). The
 runtime adds kernels, constants and `planned_layout`. Every value lives exactly from the step that
 makes it to the last one that reads it.
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fuser.codegen.host_memory import Buffer, Memory
+from fuser.codegen.host_memory import Buffer, Memory, StepNames
 from fuser.codegen.host_sizes import size_lines
 from fuser.codegen.host_text import (
     HostNames,
@@ -27,7 +27,6 @@ from fuser.ir.dim_text import expression_text
 from fuser.ir.graph import Argument, Effect, Graph, Op, Output, SizeSlot, Slot, TensorType
 from fuser.ir.kernel import ALIGNMENT, KernelSpec, RegionKernels
 from fuser.ir.plan import FusionPlan
-from fuser.ir.region import Region
 from fuser.templates import render
 
 __all__ = ["HostContext", "HostProgram", "HostStep", "host_program"]
@@ -49,7 +48,7 @@ class HostProgram:
 
 @dataclass(frozen=True, slots=True)
 class HostStep:
-    """What belongs together in the text: a region, an original call, the sizes."""
+    """What belongs together in the text: a step of the plan, the sizes."""
 
     comment: str
     lines: tuple[str, ...]
@@ -71,12 +70,12 @@ class HostContext:
 def host_program(
     plan: FusionPlan, kernels: Sequence[RegionKernels], overwrites: bool = True
 ) -> HostProgram:
-    """The program of `plan`; `kernels` holds an entry for each of its regions.
+    """The program of `plan`; `kernels` holds an entry for each of its steps with regions.
 
     With `overwrites`, results that overwrite inputs are stored in their memory where possible.
     """
-    by_region = {entry.region: entry.kernels for entry in kernels}
-    return _Writer(plan, by_region, overwrites).program()
+    by_step = {entry.regions: entry.kernels for entry in kernels}
+    return _Writer(plan, by_step, overwrites).program()
 
 
 @dataclass
@@ -84,7 +83,7 @@ class _Writer:
     """Writes one program; the names it has given out are its only state."""
 
     plan: FusionPlan
-    kernels: Mapping[str, tuple[KernelSpec, ...]]
+    kernels: Mapping[StepNames, tuple[KernelSpec, ...]]
     overwrites: bool
 
     def __post_init__(self) -> None:
@@ -100,10 +99,11 @@ class _Writer:
         self.gpu = gpus[0] if len(gpus) == 1 and ":" in gpus[0] else ""
         self.addresses: dict[str, str] = {}
         """The name of the address of each value that kernels on that GPU are given."""
-        for region in self.plan.regions if self.gpu else ():
-            if self.is_on_gpu(region):
-                taken = [self.memory.in_place.get(name, name) for name in region.outputs]
-                for value in (*self.memory.passed(region.name), *region.outputs, *taken):
+        for step in self.plan.steps if self.gpu else ():
+            if self.is_on_gpu(step):
+                made = [b.name for b in self.memory.buffers(step) if not b.is_scratch]
+                taken = [self.memory.in_place.get(name, name) for name in made]
+                for value in (*self.memory.passed(step), *made, *taken):
                     self.address(self.names.value(value))
 
     @property
@@ -113,9 +113,11 @@ class _Writer:
     def program(self) -> HostProgram:
         inputs = tuple(self.input_lines())
         steps = [self.entry_step()]
-        for position, name in enumerate(self.plan.order):
-            region = self.plan.by_name.get(name)
-            made = self.region_step(region) if region else self.call_step(self.graph.by_name[name])
+        for position, step in enumerate(self.plan.steps):
+            is_ours = bool(self.memory.regions(step))
+            made = (
+                self.launch_step(step) if is_ours else self.call_step(self.graph.by_name[step[0]])
+            )
             steps.append(self.ended(made, position))
         results = tuple(self.output_line(output) for output in self.graph.outputs)
         calls = len(self.plan.opaque)
@@ -177,28 +179,35 @@ class _Writer:
 
     # **** steps ****
 
-    def region_step(self, region: Region) -> HostStep:
-        specs = self.kernels.get(region.name)
+    def launch_step(self, step: StepNames) -> HostStep:
+        specs = self.kernels.get(step)
         if not specs:
-            raise InvalidPlan(reason=f"there is no kernel for {region.name}")
-        buffers = self.memory.buffers(region)
+            raise InvalidPlan(reason=f"there is no kernel for {', '.join(step)}")
+        buffers = self.memory.buffers(step)
         for buffer in buffers:
             fresh = self.names.fresh if buffer.is_scratch else self.names.value
             self.buffers[buffer] = fresh(buffer.name)
-        lines = [line for buffer in buffers for line in self.buffer_lines(buffer, region)]
+        lines = [line for buffer in buffers for line in self.buffer_lines(buffer)]
         scratch = {b.name: self.buffers[b] for b in buffers if b.is_scratch}
         for spec in specs:
-            lines += self.launch_lines(spec, region, scratch)
+            lines += self.launch_lines(spec, step, scratch)
         leaving = self.memory.taken_over.values()
         ended = [self.buffers[b] for b in buffers if b.is_scratch and b not in leaving]
         if ended:
             lines.append(f"del {', '.join(ended)}")
+        return HostStep(self.comment(step), tuple(lines))
+
+    def comment(self, step: StepNames) -> str:
+        regions = self.memory.regions(step)
+        if len(regions) > 1:
+            return f"{self.plan.launch_of[step[0]].name}, shared: {', '.join(step)}"
+        (region,) = regions
         kinds = [self.graph.by_name[op].kind for op in region.all_ops]
         shown = ", ".join(kinds[:8]) + (", ..." if len(kinds) > 8 else "")
-        return HostStep(f"{region.name}, {region.strategy.value}: {shown}", tuple(lines))
+        return f"{region.name}, {region.strategy.value}: {shown}"
 
     def launch_lines(
-        self, spec: KernelSpec, region: Region, scratch: Mapping[str, str]
+        self, spec: KernelSpec, step: StepNames, scratch: Mapping[str, str]
     ) -> list[str]:
         """The call of a kernel's launch function, as the runtime binds it."""
         if self.is_empty(spec):
@@ -213,10 +222,10 @@ class _Writer:
             name = self.names.value(argument.name) if is_value else scratch[argument.name]
             passed.append(name)
             addresses.append(self.addresses.get(name, ""))
-        if self.is_on_gpu(region):
+        if self.is_on_gpu(step):
             passed = ["stream", "misaligned", *passed, *addresses]
         passed += [symbol.name for symbol in self.graph.symbols]
-        entry = RegionKernels(region.name, self.kernels[region.name])
+        entry = RegionKernels(step, self.kernels[step])
         if spec is entry.kernels[-1]:
             passed += [self.names.value(name) for name in entry.handed_on]
         return [f"{spec.name}({', '.join(passed)})"]
@@ -227,9 +236,10 @@ class _Writer:
         types = [self.graph.values[a.name].type for a in stored if a.kind == "buffer"]
         return bool(types) and len(types) == len(stored) and all(0 in t.shape for t in types)
 
-    def is_on_gpu(self, region: Region) -> bool:
+    def is_on_gpu(self, step: StepNames) -> bool:
         """Whether kernels are given the stream and addresses."""
-        return bool(self.gpu) and self.graph.values[region.outputs[0]].type.device == self.gpu
+        made = [value for region in self.memory.regions(step) for value in region.outputs]
+        return bool(self.gpu and made) and self.graph.values[made[0]].type.device == self.gpu
 
     def address(self, name: str) -> str:
         """The name of the address of the tensor that the program calls `name`."""
@@ -295,7 +305,7 @@ class _Writer:
             is_other = f"{name}.stride() != {stride}"
         return [f"if {is_other}:", f"    {planned}"]
 
-    def buffer_lines(self, buffer: Buffer, region: Region) -> list[str]:
+    def buffer_lines(self, buffer: Buffer) -> list[str]:
         """Lines that make a buffer, or have it take the place of one that has ended."""
         name = self.buffers[buffer]
         old = self.memory.taken_over.get(buffer)
@@ -311,7 +321,7 @@ class _Writer:
             comment = f"{buffer.type}, in the memory of {known}"
             lines = [with_comment(f"{name} = {known}", comment), f"del {known}"]
             address = self.addresses.get(known, f"{name}.data_ptr()")
-        if self.is_on_gpu(region) or name in self.addresses:
+        if self.is_on_gpu(buffer.step) or name in self.addresses:
             lines.append(f"{self.address(name)} = {address}")
         return lines
 

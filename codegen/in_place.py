@@ -2,8 +2,8 @@
 
 In: a plan. Out: result to input. Whoever calls the graph copies such results to their inputs after
 it, which costs nothing where they are there already: an optimizer's step then reads and writes each
-parameter once. What a kernel stores over an input nothing reads afterwards, and in the kernel only
-the program that stores an element reads it, before it does so.
+parameter once. What a kernel stores over an input nothing reads afterwards or at the same time, and
+in the kernel only the program that stores an element reads it, before it does so.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from fuser.passes.unify import is_gather, result_index
 
 
 def stored_in_place(plan: FusionPlan, last_use: Mapping[str, int]) -> Mapping[str, str]:
-    """Values to the inputs whose memory they take; `last_use` has the position in the plan's order
-    of the last step that reads a value."""
+    """Values to the inputs whose memory they take; `last_use` has the position in the plan's steps
+    of the last one that reads a value."""
     shown = Counter(o.argument.value for o in plan.graph.outputs if o.argument is not None)
-    place = {name: position for position, name in enumerate(plan.order)}
+    place = {name: position for position, step in enumerate(plan.steps) for name in step}
     found: dict[str, str] = {}
     for output in plan.graph.outputs:
         value = _whole_value(plan, output)
@@ -34,6 +34,10 @@ def stored_in_place(plan: FusionPlan, last_use: Mapping[str, int]) -> Mapping[st
             continue
         if region.strategy is Strategy.SPLIT:
             # Where its second kernel cannot be compiled, its ops need the input as it was.
+            continue
+        together = plan.launch_of[region.name].regions if region.name in plan.launch_of else ()
+        if any(output.into in plan.by_name[other].inputs for other in {*together} - {region.name}):
+            # Those that run at once may read the input before or after.
             continue
         if _reads_where_it_stores(plan, region, value, output.into):
             found[value] = output.into

@@ -25,16 +25,17 @@ def checked_source(kernel: str, text: str) -> str:
             line=error.lineno or 0,
         ) from error
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    if kernel not in {function.name for function in functions}:
+    defined = {function.name for function in functions}
+    if kernel not in defined:
         raise SourceGenerationError(kernel=kernel, reason="defines no kernel", source=text, line=0)
     for function in functions:
-        _check_names(kernel, function, text)
+        _check_names(kernel, function, defined, text)
     return text
 
 
-def _check_names(kernel: str, function: ast.FunctionDef, text: str) -> None:
-    known = {argument.arg for argument in function.args.args} | set(dir(builtins))
-    known |= {"triton", "tl", "fn"}
+def _check_names(kernel: str, function: ast.FunctionDef, defined: set[str], text: str) -> None:
+    known = defined | {argument.arg for argument in function.args.args}
+    known |= {"triton", "tl", "fn", *dir(builtins)}
     for node in ast.walk(function):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             known.add(node.id)

@@ -16,7 +16,7 @@ one of their lines.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,10 +174,9 @@ def fit_plan(
     def compile_kernels(specs: Sequence[KernelSpec]) -> Sequence[Resources | str]:
         return compile_many(specs, plan.target, plan.graph.hints, on_result=on_kernel)
 
-    def replan(cuts: Cuts) -> FusionPlan:
-        return plan_graph(
-            plan.graph, plan.target, plan.phase, NO_STAGES, options.rules, cuts, rounds_everywhere
-        )
+    def replan(cuts: Cuts, unshared: Collection[str]) -> FusionPlan:
+        given = (plan.graph, plan.target, plan.phase, NO_STAGES, options.rules)
+        return plan_graph(*given, cuts, rounds_everywhere, unshared)
 
     return fit(plan, compile_kernels, replan, rounds_everywhere, options.rules)
 

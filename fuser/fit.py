@@ -2,13 +2,14 @@
 
 In: a plan with its kernels and a way to compile them. Out: the same with what the compiler said. A
 kernel that spills gets its next smaller tile. A region of which every tile spills is cut in two
-where that costs least, and the graph is planned again with the two sides apart. The plan says so:
-`Region.notes` for tiles, the verdict of an edge for a cut.
+where that costs least, and the graph is planned again with the two sides apart. Regions whose
+shared kernel spills, or does not compile, get launches of their own. The plan says so:
+`Region.notes` for tiles, the verdict of an edge for a cut, that of a region for its launch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fuser.codegen.generate import generate
@@ -23,8 +24,8 @@ from fuser.passes.decide import cut_region
 Compile = Callable[[Sequence[KernelSpec]], Sequence[Resources | str]]
 """Kernels to what their first configurations need, or to the compiler's complaint."""
 
-Replan = Callable[[Cuts], FusionPlan]
-"""The plan of the same graph with pairs of ops apart."""
+Replan = Callable[[Cuts, Collection[str]], FusionPlan]
+"""The plan of the same graph with pairs of ops apart, and ops whose regions share no launch."""
 
 MOST_CUTS = 64
 """Regions that are cut before the rest is left as it is."""
@@ -53,6 +54,7 @@ def fit(
     requests = apply(rules, plan.graph, warn=False)
     known: dict[tuple[str, Configuration], Resources | str] = {}
     cuts: dict[tuple[str, str], Reason] = {}
+    unshared: set[str] = set()
     made = 0
     while True:
         kernels = generate(plan, rounds_everywhere=rounds_everywhere)
@@ -60,7 +62,13 @@ def fit(
         _compile_new(specs, known, compile_kernels)
         smaller: dict[str, Region] = {}
         found: dict[tuple[str, str], Reason] = {}
-        for region, entry in zip(plan.regions, kernels, strict=True):
+        failed: set[str] = set()
+        for entry in kernels:
+            if len(entry.regions) > 1:
+                if not all(_fits(known[_what(spec)]) for spec in entry.kernels):
+                    failed.update(op for name in entry.regions for op in plan.by_name[name].ops)
+                continue
+            region = plan.by_name[entry.regions[0]]
             changed = _smaller(region, entry.kernels, known)
             if changed is None and len(region.ops) > 1 and made < MOST_CUTS:
                 pairs = cut_region(plan, region, requests)
@@ -68,10 +76,11 @@ def fit(
                 made += bool(pairs)
             elif changed is not None and changed is not region:
                 smaller[region.name] = changed
-        if found.keys() - cuts.keys():
+        if found.keys() - cuts.keys() or failed:
             cuts.update(found)
+            unshared |= failed
             get_logger("fit").info("%d pairs of ops are kept apart", len(cuts))
-            plan = replan(cuts)
+            plan = replan(cuts, unshared)
         elif smaller:
             regions = tuple(smaller.get(region.name, region) for region in plan.regions)
             plan = replace(plan, regions=regions)
@@ -82,6 +91,10 @@ def fit(
 
 def _what(spec: KernelSpec) -> tuple[str, Configuration]:
     return spec.key, spec.configurations[0]
+
+
+def _fits(needs: Resources | str) -> bool:
+    return isinstance(needs, Resources) and not needs.spills
 
 
 def _compile_new(

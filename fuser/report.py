@@ -18,7 +18,8 @@ import networkx
 
 from fuser.driver import Options, fit_plan
 from fuser.dump.facts import edges
-from fuser.dump.record import Peaks, PlanRecord, record_of
+from fuser.dump.record import Peaks, PlanRecord
+from fuser.dump.recording import record_of
 from fuser.dump.to_dot import to_dot
 from fuser.dump.to_html import to_html
 from fuser.dump.to_json import dumps, load, loads

@@ -49,7 +49,9 @@ def tune(
     hints = plan.graph.hints
     asked: list[tuple[str, KernelSpec]] = []
     ways: list[list[tuple[Region, Sequence[KernelSpec]]]] = []
-    for region, entry in zip(plan.regions, kernels, strict=True):
+    # What shares a launch is short.
+    for entry in (entry for entry in kernels if len(entry.regions) == 1):
+        region = plan.by_name[entry.regions[0]]
         ways.append([(region, entry.kernels)])
         if region.cost.time_us - launch_us * len(entry.kernels) < WORTH_US:
             continue
@@ -71,7 +73,8 @@ def tune(
         return [times.get(memory.key(spec, hints)) for spec in specs]
 
     chosen = [_faster([(*way, of(way[1])) for way in each]) for each in ways]
-    regions = tuple(_reordered(region, specs, of(specs)) for region, specs in chosen)
+    tuned = {region.name: _reordered(region, specs, of(specs)) for region, specs in chosen}
+    regions = tuple(tuned.get(region.name, region) for region in plan.regions)
     if regions == plan.regions:
         return plan, tuple(kernels)
     plan = replace(plan, regions=regions)

@@ -98,18 +98,19 @@ def _join(left: int, right: int) -> int:
 def peak_bytes(plan: FusionPlan) -> int:
     """The most memory that stored values need at once when the plan runs in its order.
 
-    A region's results are allocated while its inputs are still there. Values that stay inside a
-    region need none.
+    A region's results are allocated while its inputs are still there, those of a shared launch
+    together. Values that stay inside a region need none.
     """
     graph = plan.graph
-    steps = []
-    for name in plan.order:
-        region = plan.by_name.get(name)
-        if region is None:
-            op = graph.by_name[name]
+    steps: list[Step] = []
+    for names in plan.steps:
+        regions = [plan.by_name[name] for name in names if name in plan.by_name]
+        if not regions:
+            op = graph.by_name[names[0]]
             steps.append(_step(op, op.reads))
-        else:
-            steps.append(Step(region.outputs, region.inputs))
+            continue
+        made = tuple(value for region in regions for value in region.outputs)
+        steps.append(Step(made, tuple(value for region in regions for value in region.inputs)))
     return peak_of(graph, steps)
 
 

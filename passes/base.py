@@ -35,6 +35,10 @@ Cuts: TypeAlias = Mapping[tuple[str, str], Reason]
 
 NO_CUTS: Cuts = MappingProxyType({})
 
+OF_THIS_ORDER = "as the program's statements are ordered"
+"""What is said of what another order of independent statements would not have needed: how much
+eager holds at once depends on it, and the plan must not hold more."""
+
 
 def dependencies(graph: Graph) -> dict[str, tuple[str, ...]]:
     """Op name to the ops that must run before it: data first, then order of effects."""

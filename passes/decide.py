@@ -17,7 +17,14 @@ from fuser.ir.region import Reason, Region, SiblingVerdict, Verdict
 from fuser.ir.rules import Requests
 from fuser.passes.analysis import eager_peak_bytes, op_by_op_peak_bytes
 from fuser.passes.assemble import Verdicts, regions_of, running_order
-from fuser.passes.base import NO_CUTS, NO_LIMITS, Cuts, Limits, in_canonical_order
+from fuser.passes.base import (
+    NO_CUTS,
+    NO_LIMITS,
+    OF_THIS_ORDER,
+    Cuts,
+    Limits,
+    in_canonical_order,
+)
 from fuser.passes.boundaries import move_boundaries
 from fuser.passes.candidate import Candidate, candidate_for
 from fuser.passes.groups import free_ops
@@ -29,10 +36,6 @@ from fuser.passes.siblings import refused_siblings
 from fuser.passes.split import Apart, Cut, cheapest_cut, crossing_pairs
 
 NO_REQUESTS = Requests()
-
-OF_THIS_ORDER = "as the program's statements are ordered"
-"""What is said of a cut that another order of independent statements would not have needed: what
-eager holds at once depends on it, and the plan must not hold more."""
 
 
 @dataclass(frozen=True, slots=True)

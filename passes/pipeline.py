@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from fuser import config
 from fuser.device import device_spec
@@ -16,6 +17,7 @@ from fuser.passes.approximate import approximate
 from fuser.passes.base import NO_CUTS, Cuts, Limits
 from fuser.passes.canonicalize import merge_equal_ops, remove_unused_ops
 from fuser.passes.decide import decide
+from fuser.passes.launches import share_launches
 from fuser.passes.library import as_calls, lone_products
 from fuser.passes.narrow import gather_early, sum_one_hot
 
@@ -44,10 +46,12 @@ def plan_graph(
     rules: Sequence[FusionRule] = (),
     cuts: Cuts = NO_CUTS,
     rounds_everywhere: bool = False,
+    unshared: Collection[str] = (),
 ) -> FusionPlan:
     """Rewrite the graph, partition it for `target` and record what each step did.
 
-    `cuts` are pairs of ops that an earlier plan could not keep in one kernel.
+    `cuts` are pairs of ops that an earlier plan could not keep in one kernel, `unshared` ops
+    whose regions could not share a launch.
     `rounds_everywhere` says that kernels will round after every op, to eager's results.
 
     Raises `MustFuseError` or `AssertFusedError` where a rule cannot be or was not kept.
@@ -75,18 +79,23 @@ def plan_graph(
         graph = as_calls(graph, alone)
         decided = decide(graph, device, Limits(), requests, cuts)
     records.append(_record("partition", start, len(graph.ops), len(decided.order)))
+    start = time.perf_counter()
+    shared = share_launches(graph, decided.regions, decided.order, device, decided.peak, unshared)
     plan = FusionPlan(
         graph,
         target,
-        decided.regions,
-        decided.order,
+        shared.regions,
+        shared.order,
         decided.verdicts,
-        tuple(records),
-        phase,
-        decided.siblings,
+        phase=phase,
+        siblings=decided.siblings,
+        launches=shared.launches,
+        launch_verdicts=shared.verdicts,
     )
+    records.append(_record("share_launches", start, len(decided.order), len(plan.steps)))
+    plan = replace(plan, passes=tuple(records))
     if is_checked:
-        check_plan(plan, "partition")
+        check_plan(plan, "share_launches")
     check_asserted(requests, plan)
     return plan
 

@@ -116,3 +116,18 @@ class CombineContext:
     parts: int
     x_lines: tuple[str, ...]
     body: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedContext:
+    """`shared.py.jinja`: `parts` are functions, of which `choice` calls one for each program.
+
+    `ends` are lines that count the programs of regions whose sizes change.
+    """
+
+    name: str
+    summary: tuple[str, ...]
+    parts: tuple[str, ...]
+    parameters: tuple[str, ...]
+    ends: tuple[str, ...]
+    choice: tuple[str, ...]

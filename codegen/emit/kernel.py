@@ -183,10 +183,7 @@ def extent(
     extra: Sequence[KernelArgument],
     counted: Dim | None = None,
 ) -> Dim:
-    """The largest element offset of any tensor: the last element's, the highest among them.
-
-    A sum stands in for the maximum where sizes are symbolic: it errs towards 64-bit indices.
-    """
+    """The largest element offset of any tensor: the last element's, the highest among them."""
     scratch = {argument.name for argument in extra}
     offsets: list[Dim] = []
     for value in pointers:
@@ -198,6 +195,11 @@ def extent(
     if counted is None:
         counted = product(axis.size for axis in (*work.parallel, *work.reduced))
     offsets.append(counted)
+    return largest(offsets)
+
+
+def largest(offsets: Sequence[Dim]) -> Dim:
+    """A bound of all: where sizes are symbolic their sum, which errs towards 64-bit indices."""
     numbers = [offset for offset in offsets if isinstance(offset, int)]
     symbolic = [offset for offset in offsets if not isinstance(offset, int)]
     return total([max(numbers, default=0), *dict.fromkeys(symbolic)])

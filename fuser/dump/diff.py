@@ -162,6 +162,8 @@ def _region_facts(region: RegionRecord, are_compiled: bool) -> dict[str, Any]:
         **predicted,
         "notes": region.notes,
     }
+    if region.launch is not None:
+        facts["launch"] = region.launch.reason if region.launch.code != "shared" else "shared"
     if not region.bytes_by_size.isdecimal():
         # Of known sizes it is the number of bytes, which is compared already.
         facts["bytes_by_size"] = region.bytes_by_size

@@ -12,7 +12,7 @@ from fuser.device import device_spec
 from fuser.ir.graph import Graph, Op
 from fuser.ir.kernel import Configuration, RegionKernels, Resources
 from fuser.ir.plan import FusionPlan
-from fuser.ir.region import Region, Strategy, Verdict
+from fuser.ir.region import Region, Verdict
 
 CompiledKernels = Mapping[str, Resources]
 """Kernel name to what the compiler really gave it."""
@@ -26,15 +26,26 @@ def edges(plan: FusionPlan) -> tuple[Verdict, ...]:
 
 
 def kernel_names(kernels: Sequence[RegionKernels]) -> Mapping[str, tuple[str, ...]]:
-    """Region name to the names of its kernels, in launch order."""
-    return {item.region: tuple(spec.name for spec in item.kernels) for item in kernels}
+    """Region name to the names of its kernels, in launch order; some are those of others too."""
+    return {
+        region: tuple(spec.name for spec in item.kernels)
+        for item in kernels
+        for region in item.regions
+    }
 
 
-def kernel_count(region: Region, names: Sequence[str] | None) -> int:
-    """The region's kernels, or how many it will become where they are not generated yet."""
-    if names is not None:
-        return len(names)
-    return 2 if region.strategy is Strategy.SPLIT else 1
+def kernel_count(plan: FusionPlan, kernels: Sequence[RegionKernels]) -> int:
+    """The kernels that are launched, or how many it will be where they are not generated yet."""
+    names = kernel_names(kernels)
+    return sum(
+        len(names[step[0]]) if step[0] in names else plan.kernels_in(step) for step in plan.steps
+    )
+
+
+def predicted_us(plan: FusionPlan) -> float:
+    """The predicted time of all regions, less what sharing launches saves."""
+    time = sum(region.cost.time_us for region in plan.regions)
+    return float(time - sum(launch.saved_us for launch in plan.launches))
 
 
 def tiles(region: Region) -> tuple[Configuration, ...]:

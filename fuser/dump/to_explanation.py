@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
-from fuser.dump.facts import edges, operation
+from fuser.dump.facts import edges, operation, predicted_us
+from fuser.dump.launches import alone, launch_lines, launches_title
 from fuser.dump.to_text import headline
 from fuser.dump.words import WIDTH, byte_text, count_text, time_text
 from fuser.ir.plan import FusionPlan
@@ -103,6 +104,7 @@ def _report(explanation: Explanation) -> Iterator[str]:
                 yield from _refused(verdict)
         yield from _fused([verdict for verdict in found if verdict.fused])
     yield from _siblings(explanation.plan.siblings)
+    yield from _launches(explanation.plan)
     yield from _original_calls(explanation)
 
 
@@ -114,7 +116,7 @@ def _totals(explanation: Explanation) -> Iterator[str]:
         yield (
             f"  {byte_text(sum(cost.bytes for cost in costs))} moved in place of "
             f"{byte_text(sum(cost.unfused_bytes for cost in costs))}, "
-            f"{time_text(sum(cost.time_us for cost in costs))} predicted in place of "
+            f"{time_text(predicted_us(plan))} predicted in place of "
             f"{time_text(sum(cost.unfused_us for cost in costs))}"
         )
     fused = sum(verdict.fused for verdict in explanation.edges)
@@ -162,6 +164,18 @@ def _siblings(verdicts: Sequence[SiblingVerdict]) -> Iterator[str]:
             counts[verdict.reason] += 1
     for reason, count in counts.most_common():
         yield f"  {count:>6}   {'more' if len(verdicts) > count else 'pairs'}: {reason.value}"
+
+
+def _launches(plan: FusionPlan) -> Iterator[str]:
+    """Where launches are shared: which, and why other regions have launches of their own."""
+    if not plan.launches:
+        return
+    yield ""
+    yield launches_title(plan)
+    for text in launch_lines(plan):
+        yield f"  {'':6}   {text}"
+    for reason, names in alone(plan):
+        yield f"  {len(names):>6}   apart: {reason.value}"
 
 
 def _arrow(verdict: Verdict) -> str:

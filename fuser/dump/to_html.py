@@ -25,9 +25,11 @@ from fuser.dump.facts import (
     value_bytes,
 )
 from fuser.dump.graph_figure import graph_figure
+from fuser.dump.launches import shares_text
 from fuser.dump.looks import FILL, FLOW, LINE, Figure
 from fuser.dump.page import KernelText, Link, OpLine, PlanPage, RefusedLine, StepPage, ValueLine
-from fuser.dump.record import Peaks, totals
+from fuser.dump.record import Peaks
+from fuser.dump.recording import totals
 from fuser.dump.roofline_figure import intensity_text, rate_text, roofline_figure
 from fuser.dump.steps import Flow, FlowKind, Step, flows_of, steps_of
 from fuser.dump.words import (
@@ -79,7 +81,7 @@ def to_html(
         "graph": graph_figure(plan, steps, flows),
         "roofline": roofline_figure(steps, device_spec(plan.target)),
     }
-    specs = {item.region: item.kernels for item in kernels}
+    specs = {region: item.kernels for item in kernels for region in item.regions}
     colours = _Colours()
     streams = _Streams(steps, flows)
     pages = tuple(
@@ -220,6 +222,9 @@ def _step(
     else:
         reads, writes = list(region.inputs), list(region.outputs)
     notes = () if region is None else region.notes
+    shared = plan.launch_of.get(step.name)
+    # The kernel of a shared launch is long, and shown once.
+    is_first = shared is None or shared.regions[0] == step.name
     refused = [flow for flow in streams.around(step) if flow.is_refused]
     found = compiled_of([spec.name for spec in specs], resources)
     words = {step.name, step.title, *reads, *writes, *notes}
@@ -240,7 +245,7 @@ def _step(
         inputs=tuple(_input(plan, step, name, streams) for name in reads),
         outputs=tuple(_output(plan, step, name, streams) for name in writes),
         refused=tuple(_refused(step, flow, streams) for flow in refused),
-        kernels=tuple(_kernel(spec, resources, colours) for spec in specs),
+        kernels=tuple(_kernel(spec, resources, colours) for spec in specs if is_first),
         words=" ".join(sorted(words)).lower(),
     )
 
@@ -283,6 +288,8 @@ def _facts(plan: FusionPlan, region: Region, found: Resources | None) -> Iterato
         yield "tile", tiles_text(tiles(region))
     if not isinstance(cost.bytes_by_size, int):
         yield "bytes by size", python_text(cost.bytes_by_size)
+    if region.name in plan.launch_of:
+        yield "launch", shares_text(plan, region.name)
     for note in region.notes:
         yield "note", note
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fuser.dump.facts import NOT_COMPILED, CompiledKernels
-from fuser.dump.record import Peaks, PlanRecord, record_of
+from fuser.dump.record import Peaks, PlanRecord
+from fuser.dump.recording import record_of
 from fuser.errors import InvalidPlan
 from fuser.ir.kernel import RegionKernels
 from fuser.ir.plan import FusionPlan

@@ -24,7 +24,9 @@ from fuser.dump.facts import (
     operation,
     tiles,
 )
-from fuser.dump.record import Peaks, totals
+from fuser.dump.launches import alone, launch_lines, launches_title, shares_text
+from fuser.dump.record import Peaks
+from fuser.dump.recording import totals
 from fuser.dump.words import (
     WIDTH,
     byte_text,
@@ -126,6 +128,8 @@ def _plan(
             yield from _region(number, plan, region, names.get(step, ()), resources)
     yield _Line("")
     yield from _edges(edges(plan), verbose)
+    if plan.launches or verbose:
+        yield from _launches(plan, verbose)
     if verbose and plan.passes:
         yield _Line("")
         yield _Line("passes:", "bold")
@@ -178,6 +182,8 @@ def _region(
         yield from (_Line(line, "yellow") for line in lines)
     if tuple(names) != (region.name,):
         yield from _listed("       kernel ", names, "green")
+    if shares := shares_text(plan, region.name):
+        yield _Line(f"       {shares}", "green")
     modules = dict.fromkeys(graph.by_name[name].source.module for name in region.ops)
     yield from _listed("       from ", [module for module in modules if module], "dim")
     yield from _listed("       in   ", _typed(graph, region.inputs), "dim")
@@ -271,6 +277,16 @@ def _edges(verdicts: Sequence[Verdict], verbose: bool) -> Iterator[_Line]:
             yield _Line(_cut(f"          {verdict.producer} -> {verdict.consumer}{detail}"))
         if len(shown) < len(found):
             yield _Line(f"          and {len(found) - len(shown)} more", "dim")
+
+
+def _launches(plan: FusionPlan, verbose: bool) -> Iterator[_Line]:
+    """The launches that are shared, and why other regions share none."""
+    yield _Line(launches_title(plan), "bold")
+    yield from (_Line(f"  {text}", "green") for text in launch_lines(plan))
+    for reason, names in alone(plan):
+        yield _Line(f"  {len(names):>4}  apart: {reason.value}", "red")
+        if verbose:
+            yield from _listed("          ", names, "")
 
 
 @dataclass(frozen=True, slots=True)

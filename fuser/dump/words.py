@@ -32,9 +32,9 @@ def time_text(microseconds: float) -> str:
     return f"{microseconds:.1f} us"
 
 
-def count_text(number: int, noun: str) -> str:
+def count_text(number: int, noun: str, plural: str = "") -> str:
     """A number of things, with the plural where it is due."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or f'{noun}s'}"
 
 
 def share_text(fraction: float) -> str:

@@ -62,7 +62,8 @@ def _is_connected(operand: Argument) -> bool:
 
 
 def check_plan(plan: FusionPlan, stage: str) -> None:
-    """Every op in one region or opaque call, an order that respects reads, a verdict an edge."""
+    """Every op in one region or opaque call, an order that respects reads, a verdict for each edge
+    and for the launch of each region."""
     graph = plan.graph
     owners = [op for region in plan.regions for op in region.ops]
     owners += plan.opaque
@@ -74,16 +75,19 @@ def check_plan(plan: FusionPlan, stage: str) -> None:
         _broken_plan("the order names every step once", plan.order, plan, stage)
     ready = {item.value.name for item in graph.inputs if item.value is not None}
     ready |= {value.name for value in graph.constants}
-    for step in plan.order:
-        region = plan.by_name.get(step)
-        reads = region.inputs if region else graph.by_name[step].reads
-        late = [name for name in reads if name not in ready]
-        if late:
-            _broken_plan(f"{step} runs after what it reads", late, plan, stage)
-        if region:
-            ready |= set(region.outputs)
-        else:
-            ready |= {value.name for value in graph.by_name[step].results}
+    if tuple(name for step in plan.steps for name in step) != plan.order:
+        _broken_plan("regions of a launch follow each other", plan.launch_of, plan, stage)
+    for step in plan.steps:
+        made: set[str] = set()
+        for name in step:
+            region = plan.by_name.get(name)
+            reads = region.inputs if region else graph.by_name[name].reads
+            late = [value for value in reads if value not in ready]
+            if late:
+                _broken_plan(f"{name} runs after what it reads", late, plan, stage)
+            results = region.outputs if region else [v.name for v in graph.by_name[name].results]
+            made.update(results)
+        ready |= made
     edges = {
         (graph.producers[name].name, op.name)
         for op in graph.ops
@@ -93,6 +97,11 @@ def check_plan(plan: FusionPlan, stage: str) -> None:
     judged = {(verdict.producer, verdict.consumer) for verdict in plan.verdicts}
     if edges != judged:
         _broken_plan("each edge has a verdict", map(str, edges ^ judged), plan, stage)
+    told = {verdict.region for verdict in plan.launch_verdicts}
+    if told != set(plan.by_name):
+        _broken_plan(
+            "each region has a verdict on its launch", told ^ set(plan.by_name), plan, stage
+        )
 
 
 def _broken(rule: str, subject: str, graph: Graph, position: int, stage: str) -> None:

@@ -74,16 +74,16 @@ class KernelSpec:
 
 @dataclass(frozen=True, slots=True)
 class RegionKernels:
-    """The launches of one region, in order."""
+    """The launches of one region, or of several that share each of them, in order."""
 
-    region: str
+    regions: tuple[str, ...]
     kernels: tuple[KernelSpec, ...]
 
     @property
     def handed_on(self) -> tuple[str, ...]:
         """Buffers that the last kernel is given after its arguments: those of the earlier ones.
 
-        Should a kernel not compile, the region's ops take the place of all, and read them.
+        Should a kernel not compile, the regions' ops take the place of all, and read them.
         """
         *earlier, last = self.kernels
         own = {argument.name for argument in last.arguments}

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fuser.ir.graph import Graph
-from fuser.ir.region import Region, SiblingVerdict, Verdict
+from fuser.ir.launch import LaunchVerdict, SharedLaunch
+from fuser.ir.region import Region, SiblingVerdict, Strategy, Verdict
 
 SCHEMA = 2
 
@@ -26,9 +27,10 @@ class PassRecord:
 class FusionPlan:
     """The decisions for one graph.
 
-    `order` lists region names and opaque op names in the order in which they run. `phase` is
-    `inference`, `forward` or `backward`. `verdicts` are about edges, `siblings` about kernels
-    that read the same value, have no edge between them and were refused to be one.
+    `order` lists region names and opaque op names in the order in which they run, those of a
+    shared launch one after the other. `phase` is `inference`, `forward` or `backward`. `verdicts`
+    are about edges, `siblings` about kernels that read the same value, have no edge between them
+    and were refused to be one, `launch_verdicts` about the launch of each region.
     """
 
     graph: Graph
@@ -39,6 +41,8 @@ class FusionPlan:
     passes: tuple[PassRecord, ...] = ()
     phase: str = "inference"
     siblings: tuple[SiblingVerdict, ...] = ()
+    launches: tuple[SharedLaunch, ...] = ()
+    launch_verdicts: tuple[LaunchVerdict, ...] = ()
 
     @cached_property
     def region_of(self) -> Mapping[str, Region]:
@@ -50,10 +54,34 @@ class FusionPlan:
         return {region.name: region for region in self.regions}
 
     @cached_property
+    def launch_of(self) -> Mapping[str, SharedLaunch]:
+        """Region name to the launch that it shares, where it shares one."""
+        return {name: launch for launch in self.launches for name in launch.regions}
+
+    @cached_property
+    def launch_verdict_on(self) -> Mapping[str, LaunchVerdict]:
+        """Region name to the decision on its launch."""
+        return {verdict.region: verdict for verdict in self.launch_verdicts}
+
+    @cached_property
+    def steps(self) -> tuple[tuple[str, ...], ...]:
+        """What runs at once, in running order: regions that share a launch, else one name."""
+        return tuple(
+            self.launch_of[name].regions if name in self.launch_of else (name,)
+            for name in self.order
+            if name not in self.launch_of or self.launch_of[name].regions[0] == name
+        )
+
+    @cached_property
     def opaque(self) -> tuple[str, ...]:
         return tuple(op.name for op in self.graph.ops if op.is_opaque)
 
     @property
     def kernel_count(self) -> int:
-        """Generated kernels plus opaque calls that launch work of their own."""
-        return len(self.regions) + len(self.opaque)
+        """Launches of generated kernels plus opaque calls that launch work of their own."""
+        return sum(map(self.kernels_in, self.steps)) + len(self.opaque)
+
+    def kernels_in(self, step: tuple[str, ...]) -> int:
+        """How many kernels one of `steps` launches; an opaque call launches none of ours."""
+        regions = [self.by_name[name] for name in step if name in self.by_name]
+        return max((2 if r.strategy is Strategy.SPLIT else 1 for r in regions), default=0)

@@ -2,7 +2,7 @@
 
 In: a plan, the kernels of its regions, the host program's text and the graph's constants. Out: a
 callable that takes the graph's inputs as a list, which it empties, and returns the graph's outputs.
-A kernel that cannot be compiled is an event and not an error: its region runs unfused from then on.
+A kernel that cannot be compiled is an event and not an error: its regions run unfused from then on.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ __all__ = [
     "Executable",
     "Observer",
     "Program",
+    "StepRunner",
     "runs_kernels",
     "should_run_unfused",
     "symbol_values",
@@ -118,10 +119,11 @@ class Executable:
         self.fallbacks: dict[str, KernelCompilationError] = {}
         """The regions that run unfused, by name, with the reason."""
         self.counts = LaunchCounts()
-        self.regions = {
-            entry.region: _RegionRunner(plan, entry, self.fallbacks, self.counts)
+        self.steps = {
+            entry.regions: StepRunner(plan, entry, self.fallbacks, self.counts)
             for entry in self.kernels
         }
+        """What runs each step of the plan that has kernels, by the names of its regions."""
         self.call = self.bind()
         """The host program: takes the inputs in a list, which it empties."""
 
@@ -148,7 +150,7 @@ class Executable:
         names.update(_gpu_functions())
         names.update(self.program.bindings)
         names.update(zip(self.program.constants, self.constants, strict=True))
-        for runner in self.regions.values():
+        for runner in self.steps.values():
             names.update(runner.launches(self.program.gpu, hooked))
         exec(compile(source, file, "exec"), names)
         call: Callable[[list[Any]], tuple[Any, ...]] = names["call"]
@@ -161,13 +163,15 @@ class Executable:
         graph = self.plan.graph
         symbols = symbol_values(graph, inputs)
         environment = self.environment(inputs, symbols)
-        for name in self.plan.order:
-            runner = self.regions.get(name)
+        for step in self.plan.steps:
+            runner = self.steps.get(step)
             if runner is None:
-                run_ops(graph, [name], environment, symbols)
+                run_ops(graph, step, environment, symbols)
                 continue
             stored = runner.run(environment, symbols)
-            observer(runner.region, types.MappingProxyType(dict(environment)), stored)
+            before = types.MappingProxyType(dict(environment))
+            for region in runner.regions:
+                observer(region, before, {name: stored[name] for name in region.outputs})
             environment.update(stored)
         return tuple(self.output(output, environment, symbols) for output in graph.outputs)
 
@@ -196,8 +200,8 @@ class Executable:
         return None if output.number is None else number_at(output.number, symbols)
 
 
-class _RegionRunner:
-    """The kernels of one region, and its ops in their place once a kernel has failed."""
+class StepRunner:
+    """The kernels of regions that run at once, and their ops in place of them once one failed."""
 
     def __init__(
         self,
@@ -207,10 +211,11 @@ class _RegionRunner:
         counts: LaunchCounts,
     ) -> None:
         self.graph = plan.graph
-        self.region = plan.by_name[entry.region]
+        self.regions = tuple(plan.by_name[name] for name in entry.regions)
+        self.outputs = tuple(name for region in self.regions for name in region.outputs)
         self.fallbacks = fallbacks
         self.symbols = tuple(symbol.name for symbol in plan.graph.symbols)
-        self.device = plan.graph.values[self.region.outputs[0]].type.device
+        self.device = plan.graph.values[self.outputs[0]].type.device
         self.specs = entry.kernels
         self.launchers = tuple(
             Launcher(spec, self.device, self.symbols, counts=counts) for spec in entry.kernels
@@ -240,10 +245,10 @@ class _RegionRunner:
 
     @property
     def is_unfused(self) -> bool:
-        return self.is_out_of_reach or self.region.name in self.fallbacks
+        return self.is_out_of_reach or self.regions[0].name in self.fallbacks
 
     def missed(self, position: int, miss: Miss) -> None:
-        """A launch that is the first of its kind, or one of a region that runs unfused."""
+        """A launch that is the first of its kind, or one of regions that run unfused."""
         if not self.is_unfused:
             try:
                 return self.launchers[position].miss(miss)
@@ -256,26 +261,26 @@ class _RegionRunner:
             self.run_unfused(seen, dict(zip(self.symbols, miss.symbols, strict=True)))
 
     def run_unfused(self, seen: Tensors, symbols: Mapping[str, int]) -> None:
-        """Compute the region's outputs, which are allocated, op by op."""
-        outputs = self.region.outputs
-        environment = {name: tensor for name, tensor in seen.items() if name not in outputs}
-        run_ops(self.graph, self.region.all_ops, environment, symbols)
-        for name in outputs:
+        """Compute the regions' outputs, which are allocated, op by op."""
+        environment = {name: tensor for name, tensor in seen.items() if name not in self.outputs}
+        for region in self.regions:
+            run_ops(self.graph, region.all_ops, environment, symbols)
+        for name in self.outputs:
             seen[name].copy_(environment[name])
 
     def fail(self, error: KernelCompilationError) -> None:
-        self.fallbacks[self.region.name] = error
+        names = [region.name for region in self.regions]
+        self.fallbacks.update(dict.fromkeys(names, error))
         for launcher in self.launchers:
             launcher.forget()
+        verb = "runs" if len(names) == 1 else "run"
         get_logger("runtime.executable").warning(
-            "%s runs unfused from now on: %s", self.region.name, error
+            "%s %s unfused from now on: %s", ", ".join(names), verb, error
         )
 
     def run(self, environment: Tensors, symbols: Mapping[str, int]) -> dict[str, torch.Tensor]:
-        """Run the region on values of the environment; returns what it stores."""
-        stored = {
-            name: self.empty(self.graph.values[name].type, symbols) for name in self.region.outputs
-        }
+        """Run the regions on values of the environment; returns what they store."""
+        stored = {name: self.empty(self.graph.values[name].type, symbols) for name in self.outputs}
         scratch: dict[str, torch.Tensor] = {}
         trailing: list[Any] = [symbols[name] for name in self.symbols]
         launches = self.launches(gpu="")

@@ -53,7 +53,7 @@ def edit_kernels(patch: pytest.MonkeyPatch, edit: Edit) -> list[str]:
                 if text != spec.source:
                     changed.append(spec.name)
                 kernels.append(dataclasses.replace(spec, source=text, key=program_key(text)))
-            found.append(RegionKernels(entry.region, tuple(kernels)))
+            found.append(RegionKernels(entry.regions, tuple(kernels)))
         return tuple(found)
 
     use_generate(patch, generate_edited)

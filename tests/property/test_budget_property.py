@@ -14,9 +14,8 @@ from fuser.ir.graph import Argument, Effect, Graph
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Cost, Reason, Schedule, Strategy
 from fuser.ir.space import Space
-from fuser.passes import decide
 from fuser.passes.analysis import eager_peak_bytes, op_by_op_peak_bytes, peak_bytes
-from fuser.passes.base import dependencies, in_canonical_order
+from fuser.passes.base import OF_THIS_ORDER, dependencies, in_canonical_order
 from fuser.passes.candidate import Candidate
 from fuser.passes.canonicalize import merge_equal_ops, remove_unused_ops
 from fuser.passes.clusters import Cluster, Clustering
@@ -114,7 +113,7 @@ def essence(plan: FusionPlan) -> Any:
 
 def is_tight(plan: FusionPlan) -> bool:
     """Whether memory asked for a cut that another order would not have needed."""
-    return any(decide.OF_THIS_ORDER in note for region in plan.regions for note in region.notes)
+    return any(OF_THIS_ORDER in note for region in plan.regions for note in region.notes)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from fuser.device import device_spec
 from fuser.ir.graph import Argument, Effect, Graph
+from fuser.ir.launch import LaunchReason
 from fuser.ir.plan import FusionPlan
 from fuser.ir.rules import must_fuse, no_fuse
-from fuser.passes.base import dependencies, in_canonical_order
+from fuser.passes.base import OF_THIS_ORDER, dependencies, in_canonical_order
 from fuser.passes.canonicalize import merge_equal_ops, remove_unused_ops
-from fuser.passes.decide import OF_THIS_ORDER
 from fuser.passes.groups import Groups
 from fuser.passes.partition import Partition
 from fuser.passes.pipeline import plan_graph
@@ -70,7 +70,16 @@ def essence(plan: FusionPlan) -> Any:
     siblings = {
         (place[s.first], place[s.second], s.reason, round(s.gain_us, 9)) for s in plan.siblings
     }
-    return regions, verdicts, siblings
+    launches = {
+        frozenset(place[op] for name in launch.regions for op in plan.by_name[name].ops)
+        for launch in plan.launches
+    }
+    alone = {
+        (frozenset(place[op] for op in plan.by_name[v.region].ops), v.reason)
+        for v in plan.launch_verdicts
+        if v.reason is not LaunchReason.SHARED
+    }
+    return regions, verdicts, siblings, launches, alone
 
 
 def random_graph(seed: int, size: int) -> Graph:
@@ -105,7 +114,9 @@ def random_graph(seed: int, size: int) -> Graph:
 def is_tight(plan: FusionPlan) -> bool:
     """Whether memory forced a cut that another order would not have needed: how much eager holds
     at once depends on the order of independent statements, and the plan may not hold more."""
-    return any(OF_THIS_ORDER in note for region in plan.regions for note in region.notes)
+    notes = [note for region in plan.regions for note in region.notes]
+    notes += [verdict.detail for verdict in plan.launch_verdicts]
+    return any(OF_THIS_ORDER in note for note in notes)
 
 
 def test_the_order_of_a_random_graph_changes_nothing() -> None:
@@ -166,6 +177,12 @@ def with_writes(x: Tensor, total: Tensor) -> Any:
     return y.sum(0) + total.sin(), (y - total).amax(1)
 
 
+def small_tensors(*values: Tensor) -> tuple[Tensor, ...]:
+    """As many kernels as there are shapes, twice, and a wait in between."""
+    total = torch.stack([value.square().sum() for value in values]).sum()
+    return tuple(value / total for value in values)
+
+
 PROGRAMS: dict[str, Callable[[], Graph]] = {
     "encoder_layer": lambda: captured_graph(
         encoder_layer,
@@ -181,6 +198,9 @@ PROGRAMS: dict[str, Callable[[], Graph]] = {
         training_loss, torch.randn(8, 16), torch.randn(16, 10), torch.zeros(8, dtype=torch.int64)
     ),
     "with_noise": lambda: captured_graph(with_noise, torch.randn(16, 16)),
+    "small_tensors": lambda: graph_of(
+        small_tensors, *(torch.randn(shape) for shape in [(5, 7), (3,), (2, 9), (11,), (64, 3)])
+    ),
     "with_writes": lambda: graph_of(with_writes, torch.randn(16, 16), torch.randn(16, 16)),
 }  # fmt: skip
 

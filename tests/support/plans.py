@@ -210,7 +210,7 @@ def small_plan(target: str = "sm_90") -> FusionPlan:
 def kernels(region: str, *names: str) -> RegionKernels:
     """Kernels of a region, of which only the names and the sources are looked at."""
     return RegionKernels(
-        region,
+        (region,),
         tuple(
             KernelSpec(
                 name=name,

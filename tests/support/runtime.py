@@ -161,7 +161,7 @@ def planned(
                 space=Space((), {}),
             )
         )
-        entries.append(RegionKernels(f"region_{number}", tuple(specs)))
+        entries.append(RegionKernels((f"region_{number}",), tuple(specs)))
     owner = {op: region.name for region in made for op in region.ops}
     order = tuple(dict.fromkeys(owner.get(op.name, op.name) for op in graph.ops))
     return Planned(FusionPlan(graph, "cpu", tuple(made), order, ()), tuple(entries), constants)

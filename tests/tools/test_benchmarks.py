@@ -50,7 +50,12 @@ FLOORS = {
     "one_token_swiglu": 0.055,
     "scaled_masked_product": 0.157,
     "adamw": 1.320,
+    "adamw_transformer": 0.154,
+    "clip_gradients": 0.044,
 }
+
+IN_PLACE = {"adamw": (0, 2, 3), "adamw_transformer": (0, 2, 3), "clip_gradients": (0,)}
+"""Programs that return nothing, and which of their arguments they write."""
 
 
 class StandIn:
@@ -102,8 +107,8 @@ def test_counts_are_the_bytes_of_inputs_and_outputs(name: str) -> None:
         if workload.is_training:
             leaves = [x for x in arguments if x.requires_grad]
             written += nbytes(torch.autograd.grad(outputs, leaves, torch.ones_like(outputs)))
-        elif name == "adamw":  # in place: all lists but the gradients
-            written = nbytes([arguments[k] for k in (0, 2, 3)])
+        elif name in IN_PLACE:
+            written = nbytes([arguments[k] for k in IN_PLACE[name]])
     assert workload.written == written
     # Backward reads again what forward read, but what no gradient depends on.
     assert before <= workload.read <= (3 * before if workload.is_training else before)
@@ -118,7 +123,7 @@ def test_the_floor_is_the_longer_of_bytes_and_products() -> None:
     assert workload.bound(copy_rate=1000.0, product_rate=1000.0) == "products"
 
 
-@pytest.mark.parametrize("name", [*list(FLOORS)[: list(FLOORS).index("product")], "adamw"])
+@pytest.mark.parametrize("name", [*list(FLOORS)[: list(FLOORS).index("product")], *IN_PLACE])
 def test_programs_run_with_few_rows(name: str) -> None:
     workload = small(name)
     with torch.set_grad_enabled(workload.is_training):
@@ -138,7 +143,7 @@ def test_a_training_call_returns_the_gradients_of_its_leaves() -> None:
 
 def test_adamw_is_that_of_torch() -> None:
     module = load("optimisers")
-    parameters, gradients, means, squares = module._adamw(2, 3, 4).make("cpu")
+    parameters, gradients, means, squares = module._adamw("", [(3, 4), (5,)]).make("cpu")
     models = [torch.nn.Parameter(p.clone()) for p in parameters]
     settings = {"lr": module.LEARNING_RATE, "weight_decay": module.DECAY, "eps": module.EPSILON}
     optimiser = torch.optim.AdamW(
@@ -154,6 +159,18 @@ def test_adamw_is_that_of_torch() -> None:
     module.adamw(parameters, gradients, means, squares)
     for parameter, model in zip(parameters, models, strict=True):
         torch.testing.assert_close(parameter, model.detach())
+
+
+def test_clipping_is_that_of_torch() -> None:
+    module = load("optimisers")
+    (gradients,) = module._clipping("", [(3, 4), (5,)]).make("cpu")
+    models = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+    for model, gradient in zip(models, gradients, strict=True):
+        model.grad = gradient.clone()
+    torch.nn.utils.clip_grad_norm_(models, module.LARGEST_NORM, foreach=False)
+    module.clip(gradients)
+    for gradient, model in zip(gradients, models, strict=True):
+        torch.testing.assert_close(gradient, model.grad)
 
 
 # Rows ---------------------------------------------------------------------------------------------

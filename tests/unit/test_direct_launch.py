@@ -311,7 +311,7 @@ def test_a_c_function_that_refuses(below: PlayedFunction) -> None:
 
 def test_the_last_kernel_is_handed_what_the_earlier_ones_read() -> None:
     first, last = total_in_parts("total", "x", "z", 1000)
-    entry = RegionKernels("region_0", (first, last))
+    entry = RegionKernels(("region_0",), (first, last))
     assert entry.handed_on == ("x",)
     text = launch_text(last, last.configurations[0], ["s0"], torch.device("cuda:0"), 1)
     assert text.startswith(

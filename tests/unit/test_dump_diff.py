@@ -9,7 +9,8 @@ import pytest
 
 from fuser.dump.diff import Change, EdgeChange, PlanDiff, diff
 from fuser.dump.diff_text import NO_DIFFERENCE, SHOWN, diff_text
-from fuser.dump.record import EdgeRecord, OpRecord, PlanRecord, RegionRecord, Tile, record_of
+from fuser.dump.record import EdgeRecord, OpRecord, PlanRecord, RegionRecord, Tile
+from fuser.dump.recording import record_of
 from fuser.dump.words import WIDTH, byte_text, time_text
 from fuser.ir.kernel import Resources
 from support.plans import kernels, small_plan

@@ -21,7 +21,7 @@ def test_the_fields_are_those_documented_in_a_fixed_order() -> None:
     fields = to_dict(small_plan())
     assert list(fields) == [
         "schema", "target", "phase", "graph", "totals", "symbols", "order", "regions", "opaque",
-        "edges", "values", "passes", "siblings",
+        "edges", "values", "passes", "siblings", "launches",
     ]  # fmt: skip
     assert fields["schema"] == 2
     assert (fields["target"], fields["phase"], fields["graph"]) == ("sm_90", "inference", "small")
@@ -29,11 +29,16 @@ def test_the_fields_are_those_documented_in_a_fixed_order() -> None:
     assert list(region) == [
         "name", "kind", "strategy", "axes", "tiles", "ops", "recomputed", "inputs", "outputs",
         "bytes", "unfused_bytes", "cached_bytes", "bytes_by_size", "flops", "special", "predicted",
-        "notes", "kernels",
+        "notes", "kernels", "launch",
     ]  # fmt: skip
     assert list(fields["totals"]) == [
         "ops", "kernels", "opaque_calls", "bytes", "unfused_bytes", "predicted_us", "unfused_us",
     ]  # fmt: skip
+    assert region["launch"] == {
+        "name": "",
+        "code": "no_other",
+        "reason": "no other short kernel can run at the same time",
+    }
     assert list(region["predicted"]) == [
         "registers", "shared_bytes", "blocks_per_processor", "occupancy", "time_us", "unfused_us",
         "bound",

@@ -26,8 +26,8 @@ from fuser.dump.record import (
     Tile,
     Totals,
     ValueRecord,
-    record_of,
 )
+from fuser.dump.recording import record_of
 from fuser.dump.to_json import dumps, load, loads, to_json
 from fuser.errors import InvalidPlan
 from fuser.ir.kernel import Resources

@@ -191,7 +191,7 @@ def test_other_errors_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def out_of_memory(*_: Any) -> None:
         raise torch.OutOfMemoryError("no memory")
 
-    for runner in executable.regions.values():
+    for runner in executable.steps.values():
         monkeypatch.setattr(type(runner.launchers[0]), "miss", out_of_memory)
     with pytest.raises(torch.OutOfMemoryError):
         executable([random(6, 8), random(5, 8)])

@@ -5,7 +5,7 @@ The tests answer in the compiler's place: which kernels really spill changes wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,8 +52,8 @@ class Compiler:
 def fitted(graph: Graph, compiler: Compiler, *rules: FusionRule, target: str = "sm_90") -> Fitted:
     plan = plan_graph(graph, target, rules=rules)
 
-    def replan(cuts: Cuts) -> FusionPlan:
-        return plan_graph(plan.graph, target, rules=rules, cuts=cuts)
+    def replan(cuts: Cuts, unshared: Collection[str]) -> FusionPlan:
+        return plan_graph(plan.graph, target, rules=rules, cuts=cuts, unshared=unshared)
 
     found = fit(plan, compiler, replan, rules=rules)
     assert_plan_holds(found.plan)

@@ -160,7 +160,7 @@ def test_addresses_from_outside_are_tested(played: PlayedFunction, gpu: list[int
         variants.append(
             tuple(
                 len(launcher.variants)
-                for runner in executable.regions.values()
+                for runner in executable.steps.values()
                 for launcher in runner.launchers
             )
         )

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuser import driver
-from fuser.dump.record import record_of
+from fuser.dump.recording import record_of
 from fuser.ir.kernel import KernelSpec, Resources
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Reason, Verdict

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fuser.codegen.generate import generate
+from fuser.codegen.generate import kernels_of as generated
 from fuser.device import device_spec
 from fuser.ir.graph import Graph
 from fuser.ir.kernel import Configuration, KernelSpec, Resources
@@ -352,7 +352,8 @@ def planned(target: str) -> tuple[list[tuple[KernelSpec, Predicted]], dict[str, 
     hints: dict[str, int] = {}
     for program, args, dynamic in corpus():
         plan = plan_graph(graph_of(program, *args, dynamic=dynamic), target)
-        for region, entry in zip(plan.regions, generate(plan), strict=True):
+        for region in plan.regions:
+            entry = generated(plan.graph, region)
             kernels = kernels_in(plan.graph, region)
             for spec, kernel in zip(entry.kernels, kernels, strict=True):
                 chosen = spec.configurations[0]

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fuser.dump.record import PlanRecord, record_of
+from fuser.dump.record import PlanRecord
+from fuser.dump.recording import record_of
 from fuser.dump.to_explanation import to_explanation
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Reason
