@@ -6,6 +6,7 @@
     generate  each region to Triton source through its template              (codegen.generate)
     fit       compile; what spills gets a smaller tile or is cut and replanned    (fit)
     tune      time the tiles of each longer kernel once, keep the fastest         (tune)
+    choose    race generated products with the library's, keep the faster         (choice)
     run       a flat host program that allocates, launches and frees         (runtime.executable)
     replay    in mode "reduce-overhead": one CUDA graph for all of a call        (runtime.graphs)
 
@@ -26,6 +27,7 @@ from torch import fx
 from fuser import config
 from fuser.capture.backend import CompileContext
 from fuser.capture.from_fx import DataDependentSize, from_fx
+from fuser.choice import choose
 from fuser.codegen.generate import generate
 from fuser.codegen.host import host_program
 from fuser.device import device_spec, present_target
@@ -39,12 +41,14 @@ from fuser.ir.region import Region, Schedule
 from fuser.ir.rules import FusionRule, check_rules
 from fuser.log import get_logger, warn_once
 from fuser.passes.analysis import eager_peak_bytes, peak_bytes
-from fuser.passes.base import Cuts
+from fuser.passes.base import NO_CUTS, Cuts
+from fuser.passes.library import as_calls
 from fuser.passes.pipeline import plan_graph
 from fuser.passes.schedule import other_schedules
 from fuser.runtime.executable import Executable, should_run_unfused
 from fuser.runtime.graphs import CudaGraphUse, refused, with_cuda_graphs
 from fuser.runtime.offline import compile_many
+from fuser.runtime.race import race
 from fuser.runtime.stopwatch import measure, tuning_memory
 from fuser.tune import tune
 
@@ -138,6 +142,7 @@ def _compiled(module: fx.GraphModule, phase: str, options: Options, stages: Stag
         plan, kernels = fitted.plan, fitted.kernels
         if config.tune():
             plan, kernels = tune_plan(plan, kernels, options)
+            plan, kernels = choose_products(plan, kernels, options)
     # A CUDA graph copies what it is given; its results must not be such a copy.
     program = host_program(plan, kernels, overwrites=options.mode != "reduce-overhead")
     stages.write("host.py", program.source)
@@ -197,6 +202,24 @@ def tune_plan(
     rounds_everywhere = options.precision == "eager"
     memory = tuning_memory()
     return tune(plan, kernels, timed, memory, device.launch_us, rounds_everywhere, others)
+
+
+def choose_products(
+    plan: FusionPlan, kernels: Sequence[RegionKernels], options: Options
+) -> tuple[FusionPlan, tuple[RegionKernels, ...]]:
+    """The plan with each product generated or the library's, whichever is faster with the rest of
+    its region on the GPU that is present."""
+    rounds_everywhere = options.precision == "eager"
+    while True:
+        chosen = choose(plan, kernels, race, tuning_memory(), rounds_everywhere)
+        if not chosen.calls:
+            return chosen.plan, tuple(kernels)
+        graph = as_calls(plan.graph, chosen.calls)
+        plan = plan_graph(
+            graph, plan.target, plan.phase, NO_STAGES, options.rules, NO_CUTS, rounds_everywhere
+        )
+        fitted = fit_plan(plan, options)
+        plan, kernels = tune_plan(fitted.plan, fitted.kernels, options)
 
 
 def target_of(module: fx.GraphModule) -> str:

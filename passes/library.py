@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fuser.ir.graph import OPAQUE, Graph, Op
+from fuser.ir.graph import OPAQUE, Graph, Input, Op, Output, whole
 from fuser.ir.ops import is_contraction
+from fuser.ir.region import Region
 from fuser.passes.decide import Decisions
 
 ALONE = "a product alone is the library's"
@@ -42,3 +43,15 @@ def as_calls(graph: Graph, reasons: Mapping[str, str]) -> Graph:
         )
 
     return replace(graph, ops=tuple(map(called, graph.ops)))
+
+
+def region_graph(graph: Graph, region: Region) -> Graph:
+    """What a region computes, as a graph of its own."""
+    names = set(region.all_ops)
+    return replace(
+        graph,
+        inputs=tuple(Input(name, graph.values[name]) for name in region.inputs),
+        ops=tuple(op for op in graph.ops if op.name in names),
+        outputs=tuple(Output(whole(graph.values[name])) for name in region.outputs),
+        constants=(),
+    )

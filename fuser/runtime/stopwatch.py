@@ -113,7 +113,7 @@ def _times(
     measured: list[list[float]] = [[] for _ in calls]
     for _ in range(REPETITIONS):
         for call, found in zip(calls, measured, strict=True):
-            start, end = (_event(), _event())
+            start, end = (event(), event())
             flushed.zero_()
             start.record()
             call()
@@ -123,7 +123,8 @@ def _times(
     return [statistics.median(found) for found in measured]
 
 
-def _event() -> Any:
+def event() -> Any:
+    """A mark in the current stream that knows when it was passed."""
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
