@@ -66,6 +66,10 @@ ASYNCHRONOUS_BYTES = 4
 UNALIGNED_WORDS = 3
 """Registers of an element that is loaded by itself: its address, and what is loaded."""
 
+FRAGMENT_REGISTERS = 64
+"""Of each product, for the parts of operands that are multiplied next, where tensor cores read them
+from registers."""
+
 MOST_TILES = 5
 """Candidates that are kept."""
 
@@ -237,8 +241,11 @@ def needs_of_tile(extents: Extents, tile: Configuration, beside: int, device: De
     lane = rows * columns // (tile.num_warps * device.warp_size)
     along_rows, along_columns = extents.sides
     elements = (along_rows * rows + along_columns * columns) * inner
-    buffers = tile.num_stages if _multiplies_from_shared(device) else tile.num_stages - 1
+    buffers = min(tile.num_stages, -(-extents.inner // inner))
     registers = BASE_REGISTERS + extents.products * lane + beside * min(lane, 32) // 2
+    if not _multiplies_from_shared(device):
+        buffers = max(1, buffers - 1)
+        registers += FRAGMENT_REGISTERS * extents.products
     if extents.vector < ASYNCHRONOUS_BYTES:
         # Each element is loaded by itself, by an address of its own.
         buffers = 1
