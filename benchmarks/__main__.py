@@ -21,6 +21,9 @@ from benchmarks.names import COMPETITORS, PRECISIONS, SUITES
 from benchmarks.results import COMMAND
 from fuser.errors import FuserError, UsageError, did_you_mean
 
+PRODUCTS = "product|linear|swiglu|qkv"
+"""Matches the names of all workloads with a matrix product, and no others."""
+
 CACHES = ("FUSER_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 
 MAIN_HELP = f"""\
@@ -44,9 +47,10 @@ exit codes: 0 all is well; 1 a row failed; 2 the command cannot be carried out a
 KERNELS_HELP = f"""\
 Small programs whose floor is known: the bytes that a perfect kernel moves at the rate of a copy in
 this run, or its products at the rate of a large product. A figure is milliseconds on the device
-with a cold L2 cache; in parentheses floor / time, of which 1.00 is perfect. fuser's results are
-compared with eager and float64 first. The JSON has more: the host's time, the first call's, the
-kernels, ratios, and the geometric mean over the rows.
+with a cold L2 cache; in parentheses floor / time, of which 1.00 is perfect. Rows with a floor under
+0.05 ms also have the time of a call that CUDA graphs replay. fuser's results are compared with
+eager and float64 first. The JSON has more: the host's time, the first call's, the kernels, ratios,
+and the geometric mean over the rows.
 
 competitors for --against:
 {chr(10).join(f"  {name:<16} {text}" for name, text in COMPETITORS.items())}
@@ -55,6 +59,7 @@ examples:
   {COMMAND} kernels                             fuser and eager, all rows
   {COMMAND} kernels --against eager,inductor -o kernels.json
   {COMMAND} kernels --only '^layer_norm|adamw' --against inductor,inductor-max
+  {COMMAND} kernels --only '{PRODUCTS}' --against eager,inductor-max
   {COMMAND} kernels --precision fused,eager     also rounding each op as eager does
 
 The file named with -o is whole after each row: a run that is stopped keeps what it had."""

@@ -18,18 +18,23 @@ Program = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Candidate:
-    """`wrap(program)` compiles at the first call. `options` are fuser's own, None for others."""
+    """`wrap(program)` compiles at the first call. `options` are fuser's own, None for others.
+    `has_graphs` where calls replay CUDA graphs already."""
 
     name: str
     wrap: Callable[[Program], Program]
     options: Mapping[str, Any] | None = None
+    has_graphs: bool = False
 
 
 def candidates(precisions: Sequence[str], against: Sequence[str]) -> tuple[Candidate, ...]:
     """fuser in each of `precisions`, then `against`, in their order."""
     return (
         *(_fuser(precision) for precision in precisions),
-        *(Candidate(name, _competitor(name)) for name in against),
+        *(
+            Candidate(name, _competitor(name), has_graphs=name.endswith("-graphs"))
+            for name in against
+        ),
     )
 
 

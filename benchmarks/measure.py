@@ -12,6 +12,10 @@ In: a function to call. Out: a `Timing`. One method serves calls of every length
   pays for the first one's. With one flush, a call that only reads would be charged for lines that
   are not its own.
 - Both are repeated in turn and their medians taken, so a slow change of clocks cancels.
+
+Short calls are also replayed: a CUDA graph holds flushes with a call after each but the last,
+another the flushes alone, and the difference is shared out. Of the launches it keeps what the GPU
+needs to go from one kernel to the next.
 """
 
 from __future__ import annotations
@@ -31,6 +35,10 @@ FLUSH_BYTES = 256 << 20
 WARM_UP = 3
 REPETITIONS = 25
 HOST_REPETITIONS = 15
+REPLAYED = 20
+"""Calls in a graph that is replayed."""
+REPLAY_PAUSE_US = 3000.0
+"""What launching a graph may take."""
 PAUSE_US = 300.0
 """What enqueuing the flushes and events may take, beside the call."""
 LONGEST_PAUSE_US = 100_000.0
@@ -108,6 +116,12 @@ class Timer:
             statistics.median(both) / calls * 1e6,
         )
 
+    def replay_ms(self, call: Call) -> float:
+        """Milliseconds of a call that CUDA graphs replay; raises where it cannot be captured."""
+        graphs = [self._captured(repeated) for repeated in (call, _nothing)]
+        pairs = [[self._replayed(graph) for graph in graphs] for _ in range(REPETITIONS)]
+        return statistics.median(whole - flushes for whole, flushes in pairs) / REPLAYED
+
     def rates(self) -> Rates:
         """What a copy of 1 GiB and a bfloat16 product of 8192 x 8192 matrices reach now."""
         source = torch.empty(1 << 29, device="cuda", dtype=torch.bfloat16).normal_()
@@ -152,6 +166,31 @@ class Timer:
         is_hidden = not start.query()
         torch.cuda.synchronize()
         return start.elapsed_time(end), is_hidden
+
+    def _captured(self, call: Call) -> torch.cuda.CUDAGraph:
+        """`REPLAYED` calls, each between two flushes."""
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(REPLAYED):
+                self._flushed.zero_()
+                call()
+            self._flushed.zero_()
+        graph.replay()  # the first launch also loads it
+        return graph
+
+    def _replayed(self, graph: torch.cuda.CUDAGraph) -> float:
+        """Milliseconds of the graph; raises where its launch outlasts the pause before it."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        torch.cuda._sleep(int(REPLAY_PAUSE_US * self._cycles_per_us))
+        start.record()
+        graph.replay()
+        end.record()
+        if start.query():
+            raise ValueError(f"a graph of {REPLAYED} calls takes too long to launch")
+        torch.cuda.synchronize()
+        return start.elapsed_time(end)
 
     def _clock(self) -> float:
         """Cycles a microsecond of the spinning kernel."""

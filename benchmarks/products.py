@@ -1,7 +1,8 @@
 """Workloads with a matrix product: what surrounds it can be fused with it or around it.
 
 In: how many times fewer rows than the usual number. Out: the workloads, in bfloat16, with the
-operations of their products (a multiply-add is two).
+operations of their products (a multiply-add is two). Rows of depth d are drawn with a standard
+deviation of d^(-1/4), so that the elements of a product have one of about 1 whatever its depth.
 """
 
 from __future__ import annotations
@@ -25,11 +26,20 @@ def products(divisor: int = 1) -> tuple[Workload, ...]:
         _linear_gelu("linear_gelu_small", rows(512), 768, 3072),
         _linear_residual(rows(8192), 16384, 4096),
         _swiglu("swiglu", rows(8192), 4096, 11008),
-        _rms_norm_linear(rows(8192), 4096, 6144),
+        _packed_swiglu(rows(8192), 4096, 11008),
+        _qkv(rows(8192), 4096, 1024),
+        _rms_norm_linear("rms_norm_linear", rows(8192), 4096, 6144),
         _linear_residual_layer_norm(rows(131072), 256),
-        _one_token("one_token_linear", 4096, 4096),
+        _few_tokens("one_token_linear", 1, 4096, 4096),
+        _few_tokens("one_token_linear_14336", 1, 4096, 14336),
+        _few_tokens("few_tokens_linear_4", rows(4), 4096, 4096),
+        _few_tokens("few_tokens_linear_16", rows(16), 4096, 4096),
+        _few_tokens("few_tokens_linear_64", rows(64), 4096, 4096),
         _swiglu("one_token_swiglu", 1, 4096, 14336),
+        _rms_norm_linear("one_token_rms_norm_linear", 1, 4096, 6144),
+        _rms_norm_qkv("one_token_rms_norm_qkv", 1, 4096, 1024),
         _scaled_masked_product(256, rows(1024), 128, 1024),
+        _swiglu_mlp_training(rows(8192), 4096, 11008),
     )
 
 
@@ -43,7 +53,8 @@ def _with_product(
     """A workload that reads bfloat16 tensors of `shapes`; `product` is (rows, depth, columns)."""
     read = 2 * sum(torch.Size(shape).numel() for shape in shapes)
     rows, depth, columns = product
-    return Workload(name, run, random(*shapes), read, written, flops=2 * rows * depth * columns)
+    make = random(*shapes, deviation=depth**-0.25)
+    return Workload(name, run, make, read, written, flops=2 * rows * depth * columns)
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:
@@ -83,14 +94,66 @@ def _swiglu(name: str, rows: int, depth: int, columns: int) -> Workload:
     return _with_product(name, swiglu, (rows, depth, 2 * columns), shapes, 2 * rows * columns)
 
 
+def packed_swiglu(x: Tensor, gate_and_up: Tensor) -> Tensor:
+    """As `swiglu`, with the weight of the gate above the other."""
+    gate, up = functional.linear(x, gate_and_up).chunk(2, -1)
+    return functional.silu(gate) * up
+
+
+def _packed_swiglu(rows: int, depth: int, columns: int) -> Workload:
+    shapes = [(rows, depth), (2 * columns, depth)]
+    numbers = (rows, depth, 2 * columns)
+    return _with_product("packed_swiglu", packed_swiglu, numbers, shapes, 2 * rows * columns)
+
+
+def swiglu_mlp(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    return functional.linear(swiglu(x, gate, up), down)
+
+
+def _swiglu_mlp_training(rows: int, width: int, hidden: int) -> Workload:
+    # Forward reads x and the weights and writes y; backward reads them again with y's gradient, and
+    # writes theirs. What lies between is not counted. Each of the three products has two of its
+    # size in the backward pass, for the gradients of its operands.
+    weight, matrix = 2 * hidden * width, 2 * rows * width
+    shapes = [(rows, width), (hidden, width), (hidden, width), (width, hidden)]
+    make = random(*shapes, deviation=width**-0.25, needs_gradient=True)
+    return Workload(
+        "swiglu_mlp_training", swiglu_mlp, make,
+        3 * matrix + 6 * weight, 2 * matrix + 3 * weight,
+        flops=3 * 3 * 2 * rows * width * hidden, is_training=True,
+    )  # fmt: skip
+
+
+def qkv(x: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The three projections of an attention whose keys and values are shared by groups of heads."""
+    return functional.linear(x, query), functional.linear(x, key), functional.linear(x, value)
+
+
+def _qkv(rows: int, depth: int, shared: int) -> Workload:
+    columns = depth + 2 * shared
+    shapes = [(rows, depth), (depth, depth), (shared, depth), (shared, depth)]
+    return _with_product("qkv", qkv, (rows, depth, columns), shapes, 2 * rows * columns)
+
+
+def rms_norm_qkv(
+    x: Tensor, scale: Tensor, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return qkv(functional.rms_norm(x, scale.shape, scale), query, key, value)
+
+
+def _rms_norm_qkv(name: str, rows: int, depth: int, shared: int) -> Workload:
+    columns = depth + 2 * shared
+    shapes = [(rows, depth), (depth,), (depth, depth), (shared, depth), (shared, depth)]
+    return _with_product(name, rms_norm_qkv, (rows, depth, columns), shapes, 2 * rows * columns)
+
+
 def rms_norm_linear(x: Tensor, scale: Tensor, weight: Tensor) -> Tensor:
     return functional.linear(functional.rms_norm(x, scale.shape, scale), weight)
 
 
-def _rms_norm_linear(rows: int, depth: int, columns: int) -> Workload:
+def _rms_norm_linear(name: str, rows: int, depth: int, columns: int) -> Workload:
     shapes = [(rows, depth), (depth,), (columns, depth)]
-    numbers = (rows, depth, columns)
-    return _with_product("rms_norm_linear", rms_norm_linear, numbers, shapes, 2 * rows * columns)
+    return _with_product(name, rms_norm_linear, (rows, depth, columns), shapes, 2 * rows * columns)
 
 
 def linear_residual_layer_norm(
@@ -109,13 +172,14 @@ def _linear_residual_layer_norm(rows: int, width: int) -> Workload:
     )  # fmt: skip
 
 
-def one_token_linear(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+def few_tokens_linear(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
     return functional.linear(x, weight) + residual
 
 
-def _one_token(name: str, depth: int, columns: int) -> Workload:
-    shapes = [(1, depth), (columns, depth), (1, columns)]
-    return _with_product(name, one_token_linear, (1, depth, columns), shapes, 2 * columns)
+def _few_tokens(name: str, rows: int, depth: int, columns: int) -> Workload:
+    shapes = [(rows, depth), (columns, depth), (rows, columns)]
+    numbers = (rows, depth, columns)
+    return _with_product(name, few_tokens_linear, numbers, shapes, 2 * rows * columns)
 
 
 def scaled_masked_product(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:

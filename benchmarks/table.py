@@ -78,7 +78,8 @@ def _figure(item: dict[str, Any] | None) -> str:
     if "error" in item:
         return "failed"
     mark = "" if item["is_host_hidden"] else " with host time"
-    return f"{_milliseconds(item['ms'])} ({item['fraction']:.2f}){mark}"
+    replayed = f", replayed {_milliseconds(item['replay_ms'])}" if "replay_ms" in item else ""
+    return f"{_milliseconds(item['ms'])} ({item['fraction']:.2f}){mark}{replayed}"
 
 
 def _host(item: dict[str, Any] | None) -> str:

@@ -71,14 +71,15 @@ def _tensors(output: Any) -> list[torch.Tensor]:
 
 
 def random(
-    *shapes: tuple[int, ...], dtype: torch.dtype = torch.bfloat16, needs_gradient: bool = False
+    *shapes: tuple[int, ...],
+    dtype: torch.dtype = torch.bfloat16,
+    deviation: float = 1.0,
+    needs_gradient: bool = False,
 ) -> Callable[[str], tuple[torch.Tensor, ...]]:
     """A `make` that draws one normally distributed tensor for each shape."""
 
     def make(device: str) -> tuple[torch.Tensor, ...]:
-        return tuple(
-            torch.randn(shape, device=device, dtype=dtype).requires_grad_(needs_gradient)
-            for shape in shapes
-        )
+        drawn = (torch.randn(shape, device=device, dtype=dtype) for shape in shapes)
+        return tuple(x.mul_(deviation).requires_grad_(needs_gradient) for x in drawn)
 
     return make

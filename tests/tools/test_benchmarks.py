@@ -44,11 +44,20 @@ FLOORS = {
     "linear_gelu_small": 0.0035,
     "linear_residual": 1.608,
     "swiglu": 2.161,
+    "packed_swiglu": 2.161,
+    "qkv": 0.603,
     "rms_norm_linear": 0.603,
     "linear_residual_layer_norm": 0.047,
     "one_token_linear": 0.008,
+    "one_token_linear_14336": 0.0275,
+    "few_tokens_linear_4": 0.0079,
+    "few_tokens_linear_16": 0.0080,
+    "few_tokens_linear_64": 0.0082,
     "one_token_swiglu": 0.055,
+    "one_token_rms_norm_linear": 0.0118,
+    "one_token_rms_norm_qkv": 0.0118,
     "scaled_masked_product": 0.157,
+    "swiglu_mlp_training": 9.720,
     "adamw": 1.320,
     "adamw_transformer": 0.154,
     "clip_gradients": 0.044,
@@ -68,6 +77,10 @@ class StandIn:
     def measure(self, call: Callable[[], Any]) -> Any:
         call()
         return load("measure").Timing(1.0, 0.01, 20.0, True)
+
+    def replay_ms(self, call: Callable[[], Any]) -> float:
+        call()
+        return 0.5
 
     def busy_us(self, call: Callable[[], Any]) -> tuple[float, float]:
         call()
@@ -216,6 +229,35 @@ def test_a_candidate_that_raises_is_an_error_in_its_row_alone() -> None:
     assert "other FAILED ValueError" in load("kernels").row_text(rows[1])
 
 
+def test_short_programs_are_replayed_too() -> None:
+    candidate = load("candidates").Candidate
+    compared = (candidate("eager", unchanged), candidate("graphs", unchanged, has_graphs=True))
+    row = kernel_row("softmax_1024", compared)
+    eager, graphs = (row["candidates"][name] for name in ("eager", "graphs"))
+    assert (eager["ms"], eager["replay_ms"]) == (1.0, 0.5)
+    assert graphs["ms"] == 1.0
+    assert "replay_ms" not in graphs
+    assert "eager 1.0000 (0.00) replayed 0.5000" in load("kernels").row_text(row)
+
+
+def test_a_call_that_cannot_be_captured_keeps_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StandIn, "replay_ms", lambda clock, call: refuse(call)())
+    row = kernel_row("softmax_1024", (load("candidates").Candidate("eager", unchanged),))
+    eager = row["candidates"]["eager"]
+    assert eager["ms"] == 1.0
+    assert eager["replay_error"] == "ValueError: first line | second line"
+    assert "not replayed: ValueError" in load("kernels").row_text(row)
+
+
+def test_long_programs_are_not_replayed() -> None:
+    rates = load("measure").Rates(copy=1.0, product=1.0)
+    candidate = load("candidates").Candidate("eager", unchanged)
+    row = load("kernels").measured_row(
+        small("softmax_1024"), (candidate,), StandIn(), rates, "cpu", lambda text: None
+    )
+    assert "replay_ms" not in row["candidates"]["eager"]
+
+
 @pytest.mark.skipif(not is_interpreting(), reason="needs kernels on the CPU")
 def test_fuser_is_verified_timed_and_described() -> None:
     compared = load("candidates").candidates(("fused",), ("eager",))
@@ -225,7 +267,7 @@ def test_fuser_is_verified_timed_and_described() -> None:
     assert found["verified_values"] > 4
     assert found["strategies"]
     assert (found["fallbacks"], found["unfused_graphs"]) == ({}, [])
-    assert row["speedup"] == {"fuser": {"eager": 1.0}}
+    assert row["speedup"] == row["replay_speedup"] == {"fuser": {"eager": 1.0}}
 
 
 @pytest.mark.skipif(not is_interpreting(), reason="needs kernels on the CPU")
@@ -280,41 +322,6 @@ def test_the_empty_backends_return_what_the_program_returns(backend: str) -> Non
         assert compiled(*arguments) is compiled(*arguments)
 
 
-# Timing -------------------------------------------------------------------------------------------
-
-
-def timer_with(monkeypatch: pytest.MonkeyPatch, hides_at_us: float) -> tuple[Any, list[float]]:
-    """A timer on a device where a call takes 3 ms, flushes 1 ms, and hiding a call needs a pause;
-    and the pauses before calls."""
-    timer = object.__new__(load("measure").Timer)
-    nothing = load("measure")._nothing
-    pauses: list[float] = []
-
-    def between_flushes(call: Callable[[], Any], pause_us: float) -> tuple[float, bool]:
-        if call is nothing:
-            return 1.0, True
-        pauses.append(pause_us)
-        return (4.0, True) if pause_us >= hides_at_us else (9.0, False)
-
-    monkeypatch.setattr(timer, "_between_flushes", between_flushes)
-    return timer, pauses
-
-
-def test_flushes_are_taken_off_and_the_pause_grows_until_the_host_is_hidden(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    timer, pauses = timer_with(monkeypatch, hides_at_us=1000.0)
-    assert timer._device(lambda: None, host_us=50.0) == (3.0, 0.0, True)
-    assert pauses[:3] == [400.0, 800.0, 1600.0]
-    assert len(pauses) == 2 + load("measure").REPETITIONS
-
-
-def test_a_call_that_cannot_be_hidden_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    timer, pauses = timer_with(monkeypatch, hides_at_us=float("inf"))
-    assert timer._device(lambda: None, host_us=50.0) == (8.0, 0.0, False)
-    assert max(pauses) == load("measure").LONGEST_PAUSE_US
-
-
 # Ranks --------------------------------------------------------------------------------------------
 
 
@@ -335,30 +342,3 @@ def test_rank_correlation(first: list[float], second: list[float], expected: flo
 
 def test_equal_values_share_the_mean_of_their_ranks() -> None:
     assert load("ranks").ranks([3.0, 1.0, 3.0, 3.0, 2.0]) == [4.0, 1.0, 4.0, 4.0, 2.0]
-
-
-# On a GPU -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.gpu
-def test_device_times_are_those_of_the_device() -> None:
-    timer = load("measure").Timer()
-    x = torch.randn(64 << 20, device="cuda")
-    y = torch.empty_like(x)
-    half = x.numel() // 2
-    whole = timer.measure(lambda: y.copy_(x))
-    part = timer.measure(lambda: y[:half].copy_(x[:half]))
-    nothing = timer.measure(lambda: None)
-    assert whole.is_host_hidden
-    assert 1.8 < whole.milliseconds / part.milliseconds < 2.2
-    assert abs(nothing.milliseconds) < 0.005
-    # Two hundred launches keep the host busy for longer than they take on the device.
-    small = torch.zeros(16, device="cuda")
-
-    def many() -> None:
-        for _ in range(200):
-            small.add_(1)
-
-    busy = timer.measure(many)
-    assert busy.is_host_hidden
-    assert busy.milliseconds < busy.host_us / 1e3

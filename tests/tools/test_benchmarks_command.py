@@ -46,7 +46,7 @@ def kernels_header() -> dict[str, Any]:
 
 def kernels_rows() -> list[dict[str, Any]]:
     rows = {
-        "softmax": {"fuser": figure(0.125), "eager": figure(0.5)},
+        "softmax": {"fuser": figure(0.125), "eager": figure(0.5) | {"replay_ms": 0.45}},
         "adamw": {"fuser": figure(0.2), "eager": figure(1.0, is_host_hidden=False)},
         "rotary": {"fuser": {"error": "ValueError: no"}, "eager": figure(0.4)},
     }
@@ -216,7 +216,7 @@ SHOWN = {
     "kernels": [
         "NVIDIA H200, torch 2.11.0, Triton 3.6.0, commit abc1234, 2026-01-02",
         "| workload | floor | fuser | eager |\n|---|---|---|---|\n",
-        "| softmax | 0.100 | 0.125 (0.80) | 0.500 (0.20) |\n",
+        "| softmax | 0.100 | 0.125 (0.80) | 0.500 (0.20), replayed 0.450 |\n",
         "| adamw | 0.100 | 0.200 (0.50) | 1.000 (0.10) with host time |\n",
         "| rotary | 0.100 | failed | 0.400 (0.25) |\n",
         "| geometric mean of 2 |  | **0.63** | **0.14** |\n",
