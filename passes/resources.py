@@ -17,8 +17,10 @@ from fuser.ir.kernel import Configuration
 from fuser.ir.region import Needs, Schedule
 from fuser.ir.space import Space
 from fuser.passes.access import Access
-from fuser.passes.layout import Kernel, kernels_of, layout_of, shared_bytes
-from fuser.passes.live import LOAD, SLOW_WEIGHT, STORE, Lane, held
+from fuser.passes.bodies import LOAD, STORE
+from fuser.passes.kernel_model import Kernel, kernels_of
+from fuser.passes.layout import layout_of, shared_bytes
+from fuser.passes.live import SLOW_WEIGHT, Lane, held
 
 BASE_REGISTERS = 8.5
 """Program and thread numbers, offsets and masks. This and the next six are fitted to what Triton
