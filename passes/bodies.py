@@ -69,9 +69,10 @@ class Touch(NamedTuple):
         return self.vector(axis) < 0 < self.vector(ALONG_X + ALONG_R - axis)
 
 
-LOAD, COMPUTE, FOLD, REDUCE, STORE = range(5)
+LOAD, COMPUTE, FOLD, REDUCE, STORE, KEPT = range(6)
 """Kinds of steps. FOLD goes to an accumulator, in a loop over the row; REDUCE makes one element of
-a whole row in the tile, of which other warps may have a part."""
+a whole row in the tile, of which other warps may have a part. KEPT is there from row to row in a
+loop over rows: what is the same for all of them, and what is folded over them."""
 
 
 class Step(NamedTuple):
@@ -123,10 +124,30 @@ def bodies(
     rows = [op.name for op in stored if writer.is_row(op)]
     if combines:
         results = [op.name for op in stored if op.name not in rows]
-        needed = _needed(ops, results, past_reductions=False)
-        return [writer.body(_named(lines, needed), False, True)]
+        names = needed(ops, results, past_reductions=False)
+        return [writer.body(_named(lines, names), False, True)]
     roots = [op.name for op in ops if op.reduced] + rows
-    return [writer.body(_named(lines, _needed(ops, roots, past_reductions=True)), True)]
+    return [writer.body(_named(lines, needed(ops, roots, past_reductions=True)), True)]
+
+
+def walking_bodies(
+    lines: Sequence[Line],
+    index: Mapping[str, Index],
+    sides: Mapping[str, int],
+    columns: Collection[str],
+) -> list[Body]:
+    """The body of a loop over rows, and what is made before it; `columns` are folded over rows."""
+    writer = _Writer(index, sides, columns)
+    loop = writer.body(lines, False)
+    before = [line for line in lines if writer.is_made_before(writer.levels[line.op.name])]
+    return [loop, _Writer(index, sides).body(before, False)] if before else [loop]
+
+
+def combining_body(
+    lines: Sequence[Line], index: Mapping[str, Index], sides: Mapping[str, int]
+) -> Body:
+    """The body of a kernel that reads a part of each reduction of `lines` for every program."""
+    return _Writer(index, sides).body(lines, False, True)
 
 
 def _named(lines: Sequence[Line], names: Collection[str]) -> list[Line]:
@@ -136,10 +157,18 @@ def _named(lines: Sequence[Line], names: Collection[str]) -> list[Line]:
 class _Writer:
     """Writes bodies; the levels of values are known from one body to the next."""
 
-    def __init__(self, index: Mapping[str, Index], sides: Mapping[str, int]) -> None:
+    def __init__(
+        self, index: Mapping[str, Index], sides: Mapping[str, int], columns: Collection[str] = ()
+    ) -> None:
         self.index = index
         self.sides = sides
+        self.columns = columns
         self.levels: dict[str, int] = {}
+        self.words: dict[str, int] = {}
+
+    def is_made_before(self, level: int) -> bool:
+        """Whether a loop over rows finds such a value made."""
+        return bool(self.columns) and not level & ALONG_X
 
     def is_row(self, op: Op) -> bool:
         """Whether the op's result has one element for each element of a row."""
@@ -150,6 +179,21 @@ class _Writer:
         for affine in self.index[op.name]:
             for axis, _ in affine.terms:
                 level |= self.sides.get(axis, 0)
+        return level
+
+    def level_of(self, op: Op, operands: Sequence[str | Touch]) -> int:
+        if op.reduced:
+            return ALONG_X
+        row = BY_KIND[op.kind]
+        if row.group in _BY_INDEX:
+            # A constant is the same everywhere; what follows the index is more work.
+            return self.index_level(op) if row.weight > 1 else 0
+        level = 0
+        for operand in operands:
+            if isinstance(operand, str):
+                level |= self.levels.get(operand, ALONG_X)
+            else:
+                level |= operand.level
         return level
 
     def body(self, lines: Sequence[Line], folds: bool, combines: bool = False) -> Body:
@@ -169,38 +213,37 @@ class _Writer:
         for op, operands, store in lines:
             name = op.name
             reads: list[int] = []
-            level = 0
+            level = levels[name] = self.level_of(op, operands)
+            words = self.words[name] = words_of(op.results[0].type.dtype)
+            if self.is_made_before(level):
+                continue
             if combines and op.reduced:
                 operands = ()
                 reads.append(add(Step(LOAD, ALONG_X | ALONG_R, words_of(op.compute), [])))
             for operand in operands:
                 if isinstance(operand, str):
-                    level |= levels.get(operand, ALONG_X)
+                    if operand not in places and self.is_made_before(levels.get(operand, ALONG_X)):
+                        places[operand] = add(Step(KEPT, levels[operand], self.words[operand], []))
                     if operand in places:
                         reads.append(places[operand])
                     continue
-                level |= operand.level
                 key = (operand.value, operand.form)
                 place = places.get(key)
                 if place is None:
-                    step = Step(LOAD, operand.level, operand.words, [], operand)
+                    kind = KEPT if self.is_made_before(operand.level) else LOAD
+                    step = Step(kind, operand.level, operand.words, [], operand)
                     place = places[key] = add(step)
                 reads.append(place)
-            row = BY_KIND[op.kind]
-            if op.reduced:
+            if name in self.columns:
+                place = add(Step(KEPT, ALONG_X | ALONG_R, words_of(op.compute) or 1, []))
+            elif op.reduced:
                 # The best element's index is kept beside its value.
                 words = (words_of(op.compute) or 1) + (INDEX_WORDS if keeps_index(op) else 0)
-                level = ALONG_X
                 place = add(Step(FOLD if folds else REDUCE, level, words, []))
             else:
-                if row.group in _BY_INDEX:
-                    # A constant is the same everywhere; what follows the index is more work.
-                    level = self.index_level(op) if row.weight > 1 else 0
-                words = words_of(op.results[0].type.dtype)
                 place = add(Step(COMPUTE, level, words, [], None, weight_of(op)))
             for read in reads:
                 last[read] = place
-            levels[name] = level
             places[name] = place
             if store is not None and (not folds or self.is_row(op)):
                 last[place] = add(Step(STORE, store.level | level, 0, [], store))
@@ -215,7 +258,7 @@ def keeps_index(op: Op) -> bool:
     return row.group is Group.REDUCTION and row.weight > 1
 
 
-def _needed(ops: Sequence[Op], roots: Sequence[str], past_reductions: bool) -> set[str]:
+def needed(ops: Sequence[Op], roots: Sequence[str], past_reductions: bool) -> set[str]:
     """The roots and what they are made of, back to the loads or only to the reductions."""
     by_name = {op.name: op for op in ops}
     found: set[str] = set()

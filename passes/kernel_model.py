@@ -23,9 +23,13 @@ from fuser.passes.bodies import (
     Line,
     Touch,
     bodies,
+    combining_body,
     keeps_index,
+    needed,
+    walking_bodies,
     words_of,
 )
+from fuser.passes.columns import column_folds, column_values
 
 VECTOR_BYTES = 16
 """What one instruction moves at most between a lane and memory."""
@@ -67,6 +71,8 @@ class Kernel(NamedTuple):
     """For each reduction, the bytes that warps exchange for a row."""
     results: int = 0
     """Values with one element a row that are written after the loop."""
+    columns: tuple[int, ...] = ()
+    """For each fold over all rows, the bytes of an element that a program leaves."""
 
 
 def kernels_of(
@@ -87,12 +93,11 @@ def kernels_of(
         side: _walk([axis for axis in axes if sides.get(axis.name) == side], found, graph.hints)
         for side in (ALONG_X, ALONG_R)
     }
+    if schedule.strategy is Strategy.ROWS_AND_COLUMNS:
+        first = Kernel((), walks, is_column(primary, space))
+        return _rows_and_columns(graph, ops, stored, space, found, first, sides)
     lines = _lines(graph, ops, space, found, sides, walks)
-    folds = tuple(
-        max(WORD_BYTES, op.compute.bytes) + (INDEX_BYTES if keeps_index(op) else 0)
-        for op in ops
-        if op.reduced
-    )
+    folds = tuple(_exchanged(op) for op in ops if op.reduced)
     first = Kernel(
         bodies(lines, space.index, sides, schedule.strategy),
         walks,
@@ -110,6 +115,48 @@ def kernels_of(
             Kernel(rest, walks, combines=True, folds=folds),
         )
     return (first,)
+
+
+def _rows_and_columns(
+    graph: Graph,
+    ops: Sequence[Op],
+    stored: Collection[str],
+    space: Space,
+    found: Sequence[Access],
+    first: Kernel,
+    sides: Mapping[str, int],
+) -> tuple[Kernel, ...]:
+    """The kernel that walks rows, from one whose bodies are missing, and the one that combines what
+    its programs leave of the columns: a row of that is what was an element."""
+    columns, after = column_folds(ops, space), column_values(ops, space)
+    by_name = {op.name: op for op in ops}
+
+    def lines(roots: Collection[str], sides: Mapping[str, int], is_first: bool) -> list[Line]:
+        names = needed(ops, list(roots), past_reductions=is_first)
+        mine = [op for op in ops if op.name in names]
+        touched = [access for access in found if access.op in names]
+        return _lines(graph, mine, space, touched, sides, walks)
+
+    walks = first.walks
+    walked = [
+        line._replace(store=None) if line.op.name in columns else line
+        for line in lines(columns | (set(stored) - after), sides, True)
+    ]
+    walking = first._replace(
+        bodies=walking_bodies(walked, space.index, sides, columns),
+        has_loop=True,
+        folds=tuple(_exchanged(op) for op in ops if op.reduced and op.name not in columns),
+        columns=tuple(_exchanged(by_name[name]) for name in sorted(columns)),
+    )
+    sides = {axis.name: ALONG_X for axis in space.reduced}
+    walks = {ALONG_X: walks[ALONG_R], ALONG_R: Walk()}
+    rest = combining_body(lines(after & set(stored), sides, False), space.index, sides)
+    return walking, Kernel([rest], walks, is_column=True, combines=True, folds=walking.columns)
+
+
+def _exchanged(op: Op) -> int:
+    """The bytes of one result that warps exchange."""
+    return max(WORD_BYTES, op.compute.bytes) + (INDEX_BYTES if keeps_index(op) else 0)
 
 
 def _sides(space: Space, schedule: Schedule) -> Mapping[str, int]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from fuser.device import DeviceSpec
 from fuser.ir.kernel import Configuration
-from fuser.passes.bodies import ALONG_R, ALONG_X, LOAD, WORD_BYTES
+from fuser.passes.bodies import ALONG_R, ALONG_X, KEPT, LOAD, WORD_BYTES
 from fuser.passes.kernel_model import VECTOR_BYTES, Kernel
 
 
@@ -32,6 +32,8 @@ class Layout(NamedTuple):
     """Of a block."""
     row_warps: int
     """Warps that share a row."""
+    column_warps: int
+    """Warps that share a column."""
     counts: tuple[int, int, int, int]
     """Elements of a lane (themselves, no logarithms) of a value by level."""
 
@@ -57,9 +59,9 @@ def layout_of(kernel: Kernel, tile: Configuration, device: DeviceSpec) -> Layout
     warps_fast = max(0, min(fast, again) - min(fast, vector + warp))
     warps_slow = max(0, min(fast + slow, again) - max(fast, vector + warp))
     own_x, own_r = (own_slow, own_fast) if axis == ALONG_R else (own_fast, own_slow)
-    row_warps = warps_fast if axis == ALONG_R else warps_slow
+    sharing = (warps_fast, warps_slow) if axis == ALONG_R else (warps_slow, warps_fast)
     counts = (1, 1 << own_x, 1 << own_r, 1 << own_x + own_r)
-    return Layout(axis, x, r, vector, lanes, row_warps, counts)
+    return Layout(axis, x, r, vector, lanes, *sharing, counts)
 
 
 def _log(size: int) -> int:
@@ -69,7 +71,8 @@ def _log(size: int) -> int:
 def _order(kernel: Kernel, x: int, r: int) -> tuple[int, int]:
     """The axis that lanes follow, and the longest vector along it that an access asks for."""
     if kernel.combines:
-        return ALONG_R, VECTOR_BYTES // WORD_BYTES
+        # Parts of a row are neighbours, or those of neighbouring columns.
+        return ALONG_X if kernel.is_column else ALONG_R, VECTOR_BYTES // WORD_BYTES
     whole = (ALONG_X if x else 0) | (ALONG_R if r else 0) or ALONG_X
     along_x = along_r = 0
     for body in kernel.bodies:
@@ -95,6 +98,8 @@ def shared_bytes(kernel: Kernel, layout: Layout) -> tuple[int, bool]:
         most = max((rows << layout.row_warps) * size for size in kernel.folds)
     if kernel.results and rows > 1:
         most = max(most, rows * WORD_BYTES)
+    for size in kernel.columns:
+        most = max(most, _left_bytes(layout, size))
     is_mixed = False
     for body in kernel.bodies:
         vectors: list[int] = []
@@ -106,7 +111,7 @@ def shared_bytes(kernel: Kernel, layout: Layout) -> tuple[int, bool]:
                 # The tile is turned over: no lane keeps an element.
                 is_mixed = True
                 most = max(most, touch.width << layout.x + layout.r)
-            elif step.kind == LOAD:
+            elif step.kind in (LOAD, KEPT):
                 if touch.level == ALONG_R and rows > 1:
                     vectors.append(touch.vector_r)
             elif step.level & whole == whole:
@@ -125,6 +130,18 @@ def shared_bytes(kernel: Kernel, layout: Layout) -> tuple[int, bool]:
                 one = WORD_BYTES << layout.r
                 most = max(most, one if len(vectors) == 1 else _exchanged(layout, own, WORD_BYTES))
     return most, is_mixed
+
+
+def _left_bytes(layout: Layout, width: int) -> int:
+    """Bytes through which the columns' accumulators become one row, dealt out to be stored."""
+    most = 0
+    if layout.column_warps:
+        # Each warp leaves what its rows have of a column for the others.
+        most = width << layout.r + layout.column_warps
+    own = max(0, min(_log(VECTOR_BYTES // width), layout.r - layout.lanes))
+    if own < layout.vector:
+        most = max(most, _exchanged(layout._replace(x=0), own, width))
+    return most
 
 
 def _exchanged(layout: Layout, own: int, width: int) -> int:

@@ -15,13 +15,13 @@ from fuser.passes.bodies import (
     ALONG_R,
     ALONG_X,
     FOLD,
+    KEPT,
     LOAD,
     REDUCE,
     STORE,
     WORD_BYTES,
     Body,
     Step,
-    Touch,
 )
 
 SLOW_WEIGHT = 8
@@ -108,6 +108,8 @@ def held(body: Body, lane: Lane) -> Held:
             coming[-1] += flight[0]
         elif kind == FOLD:
             now += step.words * counts[ALONG_X | ALONG_R]
+        elif kind == KEPT:
+            now += step.words * counts[step.level]
         elif kind == REDUCE:
             coming.append(0.0)
     kept, moving = now, now + coming[0]
@@ -115,13 +117,13 @@ def held(body: Body, lane: Lane) -> Held:
     remaining = iter(flights)
     ahead, stretch = coming[0], 0
     for step in body:
-        kind, level, words, frees, touch, weight = step
-        size: float = words * counts[level]
+        kind, level, words, frees, _, weight = step
+        size: float = words * counts[level] if kind != KEPT else 0
         arriving = 0.0
         if kind == LOAD:
             arriving, size = next(remaining)
             ahead -= arriving
-        if touch is not None and lane.is_mixed and _changes_lanes(step, touch, lane):
+        if kind != KEPT and lane.is_mixed and _changes_lanes(step, lane):
             kept = max(kept, now + arriving)
         sizes.append(size)
         now += size
@@ -158,8 +160,11 @@ def _flight(step: Step, lane: Lane) -> tuple[float, float]:
     return share * count * words, share * count * step.words
 
 
-def _changes_lanes(step: Step, touch: Touch, lane: Lane) -> bool:
+def _changes_lanes(step: Step, lane: Lane) -> bool:
     """Whether a tile goes to other lanes after a load or before a store: all of them wait."""
+    touch = step.touch
+    if touch is None:
+        return False
     if step.kind == LOAD:
         return touch.lies_across(lane.axis)
     return bool(step.level & lane.axis) and touch.vector(lane.axis) < lane.vector
@@ -171,7 +176,7 @@ def _addresses(body: Body, lane: Lane) -> float:
     seen: set[object] = set()
     for step in body:
         touch = step.touch
-        if touch is None or not step.level & lane.axis:
+        if touch is None or step.kind == KEPT or not step.level & lane.axis:
             continue
         is_strided = touch.vector(lane.axis) < 0 and not touch.lies_across(lane.axis)
         is_odd = touch.is_symbolic or is_strided
