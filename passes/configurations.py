@@ -154,7 +154,7 @@ def rows_and_columns_configurations(
     if device.backend == "cpu":
         # Several steps of several programs also where there are few rows, as on a GPU.
         several = max(1, min(power_of_two(rows) // 8, INTERPRETER_TILE // block))
-        return (Configuration((("XBLOCK", several), ("RBLOCK", block))),)
+        return (_walking(several, block, 4, 1),)
     least = min(power_of_two(rows), COLUMNS) if is_column else 1
     warps = 4
     while warps < 16 and warps * device.warp_size * WALKING_LANE < block * least:
@@ -164,10 +164,17 @@ def rows_and_columns_configurations(
     while several * block > warps * device.warp_size and (several > least or warps < MAX_WARPS):
         several, warps = (several // 2, warps) if several > least else (several, warps * 2)
         found.append((several, warps))
+    staged = (2, 1) if device.backend == "cuda" else (1,)
     return tuple(
-        Configuration((("XBLOCK", several), ("RBLOCK", block)), num_warps=warps)
-        for several, warps in found
+        _walking(several, block, warps, stages) for several, warps in found for stages in staged
     )
+
+
+def _walking(rows: int, block: int, warps: int, stages: int) -> Configuration:
+    """A tile of whole rows: with two stages, the next rows are on their way while these are worked
+    on."""
+    blocks = (("XBLOCK", rows), ("RBLOCK", block), ("STAGES", stages))
+    return Configuration(blocks, num_warps=warps)
 
 
 def walking_programs(rows: int | None, tile: Configuration, device: DeviceSpec) -> int:

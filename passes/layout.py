@@ -15,6 +15,9 @@ from fuser.ir.kernel import Configuration
 from fuser.passes.bodies import ALONG_R, ALONG_X, KEPT, LOAD, WORD_BYTES
 from fuser.passes.kernel_model import VECTOR_BYTES, Kernel
 
+STAGED_ALIGNMENT = 16
+"""Bytes at whose multiples the buffers of staged loads begin."""
+
 
 class Layout(NamedTuple):
     """How a tile lies over the lanes of a block. Sizes are logarithms of powers of two.
@@ -130,6 +133,29 @@ def shared_bytes(kernel: Kernel, layout: Layout) -> tuple[int, bool]:
                 one = WORD_BYTES << layout.r
                 most = max(most, one if len(vectors) == 1 else _exchanged(layout, own, WORD_BYTES))
     return most, is_mixed
+
+
+def staged_bytes(kernel: Kernel, layout: Layout, stages: int) -> int:
+    """Bytes of shared memory of a loop over rows whose loads arrive there ahead of their step,
+    with what warps exchange beside them; 0 where nothing is ahead."""
+    sizes = {ALONG_X: layout.x, ALONG_X | ALONG_R: layout.x + layout.r}
+    total = 0
+    seen: set[object] = set()
+    for body in kernel.bodies if stages > 1 else ():
+        for step in body:
+            touch = step.touch
+            if touch is None or step.kind != LOAD or touch.level not in sizes:
+                continue
+            together = max(1, touch.vector(layout.axis)) if touch.level & layout.axis else 1
+            key = (touch.value, touch.level)
+            # What is no whole word for a lane cannot be copied by itself.
+            if together * touch.width >= WORD_BYTES and not touch.is_scattered and key not in seen:
+                seen.add(key)
+                total = -(-total // STAGED_ALIGNMENT) * STAGED_ALIGNMENT
+                total += (stages - 1) * touch.width << sizes[touch.level]
+    if total and layout.row_warps and kernel.folds:
+        total += (1 << layout.x + layout.row_warps) * max(kernel.folds)
+    return total
 
 
 def _left_bytes(layout: Layout, width: int) -> int:

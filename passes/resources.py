@@ -19,7 +19,7 @@ from fuser.ir.space import Space
 from fuser.passes.access import Access
 from fuser.passes.bodies import LOAD, STORE
 from fuser.passes.kernel_model import Kernel, kernels_of
-from fuser.passes.layout import layout_of, shared_bytes
+from fuser.passes.layout import layout_of, shared_bytes, staged_bytes
 from fuser.passes.live import SLOW_WEIGHT, Lane, held
 
 BASE_REGISTERS = 8.5
@@ -126,6 +126,7 @@ def predict(kernel: Kernel, tile: Configuration, device: DeviceSpec) -> tuple[in
     """
     layout = layout_of(kernel, tile, device)
     shared, is_mixed = shared_bytes(kernel, layout)
+    shared = max(shared, staged_bytes(kernel, layout, dict(tile.blocks).get("STAGES", 1)))
     walk = kernel.walks[layout.axis]
     vector = 1 << layout.vector
     lane = Lane(

@@ -77,7 +77,9 @@ def test_gradients_of_rows_and_columns(name: str, dtype: torch.dtype, device: st
     assert plans[1].regions == (region,) or name == "two_norms"
 
 
-@pytest.mark.parametrize("shape", [(2000, 1024), (7, 129, 40), (3, 5, 257, 16), (4097, 33)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(2000, 1024), (7, 129, 40), (3, 5, 257, 16), (4097, 33)], ids=str
+)
 def test_shapes(shape: tuple[int, ...], device: str) -> None:
     args = values(*shape), values(shape[-1]), values(shape[-1], seed=1)
     plans = assert_matches_eager(layer_norm, *args, grad=True, device=device)
