@@ -41,8 +41,6 @@ SPECIAL_WEIGHT = 8
 """Operations from which a function of the op table counts as a special one."""
 
 
-_WHOLE_ROWS = (Strategy.ROW_IN_REGISTERS, Strategy.ROWS_AND_COLUMNS)
-
 TENSOR_ADVANTAGE = 16
 """Operations of a tensor core in the time of one of the vector unit: 15 to 28 on the devices that
 are known."""
@@ -90,7 +88,7 @@ def region_cost(
     if max(memory_us, compute_us) < device.launch_us:
         bound = "launch"
     busy_us = max(memory_us, compute_us)
-    if schedule.strategy in _WHOLE_ROWS and device.backend != "cpu":
+    if _waits_for_rows(schedule) and device.backend != "cpu":
         # A block that has its row computes and loads nothing: other blocks have to, if there are.
         busy_us += min(memory_us, compute_us) / max(needs.blocks_per_processor, 1)
     return Cost(
@@ -103,6 +101,13 @@ def region_cost(
         time_us=launches * device.launch_us + busy_us,
         bound=bound,
     )
+
+
+def _waits_for_rows(schedule: Schedule) -> bool:
+    """Whether a block has whole rows in registers, and loads the next ones only after them."""
+    if schedule.strategy is Strategy.ROWS_AND_COLUMNS:
+        return dict(schedule.candidates[0][0].blocks)["STAGES"] == 1
+    return schedule.strategy is Strategy.ROW_IN_REGISTERS
 
 
 def _repeated_loads(

@@ -274,9 +274,9 @@ class _Unifier:
         for name, op in self.ops.items():
             index = self.index[name]
             is_stored, is_column = name in self.stored, name in of_columns
-            if is_column and not of_columns.isdisjoint(op.reads):
-                if any(affine.axes & rows for affine in index):
-                    raise NoSpace(Reason.OTHER_REDUCTION, f"{name} waits for all rows")
+            waits = is_column and not of_columns.isdisjoint(op.reads)
+            if waits and any(affine.axes & rows for affine in index):
+                raise NoSpace(Reason.OTHER_REDUCTION, f"{name} waits for all rows")
             if op.reduced or is_stored:
                 # Most ops stand where another one stands.
                 where = (index, op.domain, op.reduced, is_stored, is_column)
