@@ -34,7 +34,7 @@ from fuser.errors import FuserError, UsageError
 from fuser.ir.kernel import Configuration, KernelSpec, Resources
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Strategy
-from fuser.passes.layout import kernels_of
+from fuser.passes.kernel_model import kernels_of
 from fuser.passes.resources import predict, register_limit
 from fuser.runtime.offline import compile_many
 

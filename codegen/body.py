@@ -32,7 +32,7 @@ USERS_CAST = "aten._to_copy.default"
 
 @dataclass
 class Lines:
-    """Where text goes: `outer` before a loop over the row, `inner` inside it.
+    """Where text goes: `outer` before a loop over a tile variable, `inner` inside it.
 
     What varies along the tile variable `loop` is in the loop.
     """

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from fuser.ir.graph import Argument, Output
 from fuser.ir.plan import FusionPlan
-from fuser.ir.region import Region, Strategy
+from fuser.ir.region import Region
 from fuser.ir.space import memory_offset
 from fuser.passes.access import operand_offset
 from fuser.passes.unify import is_gather, result_index
@@ -32,7 +32,7 @@ def stored_in_place(plan: FusionPlan, last_use: Mapping[str, int]) -> Mapping[st
         region = plan.region_of.get(value)
         if region is None or last_use.get(output.into, -1) > place[region.name]:
             continue
-        if region.strategy is Strategy.SPLIT:
+        if len(region.schedule.candidates) > 1:
             # Where its second kernel cannot be compiled, its ops need the input as it was.
             continue
         together = plan.launch_of[region.name].regions if region.name in plan.launch_of else ()

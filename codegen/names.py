@@ -6,9 +6,9 @@ import keyword
 import re
 
 RESERVED = frozenset({
-    "x", "x_mask", "r", "r_mask", "r_start", "r_offset", "part", "part_size", "index",
-    "m", "m_mask", "m_tile", "m_tiles", "n", "n_mask", "n_tile", "n_tiles", "tile", "o", "k_start",
-    "ka", "ka_mask", "kb", "kb_mask", "tl", "fn", "triton", "float", "range",
+    "x", "x_mask", "x_first", "x_start", "r", "r_mask", "r_start", "r_offset", "part", "part_size",
+    "index", "m", "m_mask", "m_tile", "m_tiles", "n", "n_mask", "n_tile", "n_tiles", "tile", "o",
+    "k_start", "ka", "ka_mask", "kb", "kb_mask", "tl", "fn", "triton", "float", "range",
 })  # fmt: skip
 """Names that the templates and the expressions use."""
 

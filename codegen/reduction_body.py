@@ -35,7 +35,7 @@ ROW = frozenset("xr")
 class ReductionBody(Body):
     """What both ways of folding share."""
 
-    def folded(self, op: Op, index: Index) -> tuple[Fold, str, str]:
+    def folded(self, op: Op, index: Index, mask: str = "r_mask") -> tuple[Fold, str, str]:
         """The fold, the operand's tile with its masked lanes neutral, and the index tile."""
         fold = FOLDS[op.kind]
         if is_contraction(op):
@@ -44,7 +44,7 @@ class ReductionBody(Body):
             held = self.operand(op.operands[0], index, None)
             if not op.type.dtype.is_float:
                 held = self.as_stored(held, op.operands[0])
-        tile = f"tl.where(r_mask, {self.tile(held, op.compute)}, {fold.identity(op.compute)})"
+        tile = f"tl.where({mask}, {self.tile(held, op.compute)}, {fold.identity(op.compute)})"
         position = ""
         if fold.is_argument:
             form = self.logical_position(op, index)

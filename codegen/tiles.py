@@ -12,7 +12,10 @@ from types import MappingProxyType
 
 from fuser.ir.kernel import Configuration
 
-__all__ = ["FLAT", "LOOPED", "PARTIAL", "ROW", "TILED", "VARIABLES", "Tile", "Tiles", "quartered"]
+__all__ = [
+    "FLAT", "LOOPED", "PARTIAL", "ROW", "TILED", "VARIABLES", "WALKED",
+    "Tile", "Tiles", "quartered",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +43,17 @@ def _program(number: int, block: str) -> str:
     return f"tl.program_id({number}).to(INDEX_TYPE) * {block}"
 
 
-def _two(x_program: int, r_start: str) -> Tiles:
-    x = Tile(_program(x_program, "XBLOCK"), "XBLOCK", 0, "[:, None]")
+def _two(x_start: str, r_start: str) -> Tiles:
+    x = Tile(x_start, "XBLOCK", 0, "[:, None]")
     return MappingProxyType({"x": x, "r": Tile(r_start, "RBLOCK", 1, "[None, :]")})
 
 
 FLAT: Tiles = MappingProxyType({"x": Tile(_program(0, "XBLOCK"), "XBLOCK", 0, "")})
-TILED: Tiles = _two(1, _program(0, "RBLOCK"))
-ROW: Tiles = _two(0, "0")
-LOOPED: Tiles = _two(0, "r_start")
-PARTIAL: Tiles = _two(0, "part * part_size + r_offset")
+TILED: Tiles = _two(_program(1, "XBLOCK"), _program(0, "RBLOCK"))
+ROW: Tiles = _two(_program(0, "XBLOCK"), "0")
+LOOPED: Tiles = _two(_program(0, "XBLOCK"), "r_start")
+PARTIAL: Tiles = _two(_program(0, "XBLOCK"), "part * part_size + r_offset")
+WALKED: Tiles = _two("x_start", "0")
 
 
 def quartered(tiles: Tiles, configurations: Sequence[Configuration]) -> Tiles:

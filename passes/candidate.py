@@ -16,6 +16,7 @@ from fuser.ir.region import Cost, Reason, Schedule, Strategy
 from fuser.ir.space import Space
 from fuser.passes.access import Access, accesses, primary_access
 from fuser.passes.base import Limits
+from fuser.passes.columns import obstacle, part_bytes
 from fuser.passes.cost import Walk, region_cost
 from fuser.passes.crossing import rows_schedule, tiled_schedule
 from fuser.passes.product import is_of_one_row, product_cost, product_schedules
@@ -62,6 +63,9 @@ def candidate_for(
         space = unify(graph, ops, stored, limits.ops)
     except NoSpace as failure:
         raise Refused(failure.reason, failure.detail) from None
+    detail = obstacle(ops, space)
+    if detail:
+        raise Refused(Reason.OTHER_REDUCTION, detail)
     found = accesses(graph, ops, stored, space)
     made: list[Candidate] = []
     if any(map(is_contraction, ops)):
@@ -95,7 +99,8 @@ def _reductions(
     for schedule in schedules:
         needs = needs_of(graph, ops, stored, space, schedule, device, found)
         walk = Walk.of(graph, space, schedule, primary)
-        cost = region_cost(graph, ops, stored, walk, found, schedule, needs, device)
+        left = part_bytes(graph, ops, space, schedule)
+        cost = region_cost(graph, ops, stored, walk, found, schedule, needs, device, left)
         made.append(Candidate(space, schedule, cost))
     return made
 

@@ -20,6 +20,15 @@ COLUMNS = 64
 MANY_ACCUMULATORS = 2
 """Beyond so many of them for each element, the tile of a column kernel has to be smaller."""
 
+WALKING_LANE = 16
+"""Elements of a row that a lane holds where it keeps accumulators beside them from row to row."""
+
+WALKING_WARPS = 16
+"""Warps of a processor that walk rows: what their registers leave room for."""
+
+WALKED_STEPS = 4
+"""Steps of a program for which its parts of the columns are little beside what it reads."""
+
 MAX_WARPS = 32
 
 Candidates = tuple[Configuration, ...]
@@ -134,6 +143,65 @@ def looped_configurations(
         ]
         return (*narrow[:1], *wide, *narrow[1:])
     return (*wide[:1], *narrow[:1], *wide[1:], *narrow[1:])
+
+
+def rows_and_columns_configurations(
+    rows: int, row: int, is_column: bool, device: DeviceSpec
+) -> Candidates:
+    """Whole rows in a tile, beside which a lane keeps an accumulator an element for each fold of
+    columns: fewer elements of a lane than where rows are alone."""
+    block = power_of_two(row)
+    if device.backend == "cpu":
+        # Several steps of several programs also where there are few rows, as on a GPU.
+        several = max(1, min(power_of_two(rows) // 8, INTERPRETER_TILE // block))
+        return (_walking(several, block, 4, 1),)
+    least = min(power_of_two(rows), COLUMNS) if is_column else 1
+    warps = 4
+    while warps < 16 and warps * device.warp_size * WALKING_LANE < block * least:
+        warps *= 2
+    several = max(least, min(power_of_two(rows), warps * device.warp_size * WALKING_LANE // block))
+    found = [(several, warps)]
+    while several * block > warps * device.warp_size and (several > least or warps < MAX_WARPS):
+        several, warps = (several // 2, warps) if several > least else (several, warps * 2)
+        found.append((several, warps))
+    staged = (2, 1) if device.backend == "cuda" else (1,)
+    return tuple(
+        _walking(several, block, warps, stages) for several, warps in found for stages in staged
+    )
+
+
+def _walking(rows: int, block: int, warps: int, stages: int) -> Configuration:
+    """A tile of whole rows: with two stages, the next rows are on their way while these are worked
+    on."""
+    blocks = (("XBLOCK", rows), ("RBLOCK", block), ("STAGES", stages))
+    return Configuration(blocks, num_warps=warps)
+
+
+def walking_programs(rows: int | None, tile: Configuration, device: DeviceSpec) -> int:
+    """Programs that share all rows (None: not known how many), each of which leaves a part of every
+    column: as few as keep the processors busy, and of more than those only what has several steps
+    to walk."""
+    if device.backend == "cpu":
+        most = least = 4
+    else:
+        least = device.processors
+        most = least * max(1, WALKING_WARPS // tile.num_warps)
+    if rows is None:
+        return most
+    steps = -(-rows // tile.block("XBLOCK"))
+    return max(1, min(steps, least), min(steps // WALKED_STEPS, most))
+
+
+def combine_columns_configurations(columns: int, parts: int, device: DeviceSpec) -> Candidates:
+    """The second kernel where parts lie one after the other, each a value for every column."""
+    block = power_of_two(parts)
+    if device.backend == "cpu":
+        return (Configuration((("XBLOCK", min(power_of_two(columns), 64)), ("RBLOCK", block))),)
+    across = min(power_of_two(columns), max(8, 8192 // block))
+    return tuple(
+        Configuration((("XBLOCK", x), ("RBLOCK", block)), num_warps=8 if x * block > 2048 else 4)
+        for x in dict.fromkeys((across, max(1, across // 2)))
+    )
 
 
 def combine_configurations(rows: int, parts: int, device: DeviceSpec) -> Candidates:

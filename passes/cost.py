@@ -10,7 +10,7 @@ flight to hide the latency of memory (Little's law).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -61,9 +61,13 @@ def region_cost(
     schedule: Schedule,
     needs: Needs,
     device: DeviceSpec,
+    left: int = 0,
 ) -> Cost:
-    """The cost of `ops` as one region; what they cost alone is for the caller to add."""
-    traffic = _traffic(ops, stored, schedule, walk, found, needs, device)
+    """The cost of `ops` as one region; what they cost alone is for the caller to add.
+
+    `left` are the bytes that programs leave for a second kernel to read.
+    """
+    traffic = _traffic(ops, stored, schedule, walk, found, needs, device).with_parts(left)
     passes = needed_in_passes(ops, stored) if schedule.strategy is Strategy.LOOPED else ()
     work = special = computed = 0
     for op in ops:
@@ -84,7 +88,7 @@ def region_cost(
     if max(memory_us, compute_us) < device.launch_us:
         bound = "launch"
     busy_us = max(memory_us, compute_us)
-    if schedule.strategy is Strategy.ROW_IN_REGISTERS and device.backend != "cpu":
+    if _waits_for_rows(schedule) and device.backend != "cpu":
         # A block that has its row computes and loads nothing: other blocks have to, if there are.
         busy_us += min(memory_us, compute_us) / max(needs.blocks_per_processor, 1)
     return Cost(
@@ -97,6 +101,13 @@ def region_cost(
         time_us=launches * device.launch_us + busy_us,
         bound=bound,
     )
+
+
+def _waits_for_rows(schedule: Schedule) -> bool:
+    """Whether a block has whole rows in registers, and loads the next ones only after them."""
+    if schedule.strategy is Strategy.ROWS_AND_COLUMNS:
+        return dict(schedule.candidates[0][0].blocks)["STAGES"] == 1
+    return schedule.strategy is Strategy.ROW_IN_REGISTERS
 
 
 def _repeated_loads(
@@ -128,6 +139,8 @@ class Walk:
     """The sizes before unknown ones got their hints."""
     fast: frozenset[str]
     """The axes along which the lanes of a tile are neighbours."""
+    walked: frozenset[str] = frozenset()
+    """The axes of the rows, where a program walks them and keeps what does not depend on them."""
 
     @staticmethod
     def of(graph: Graph, space: Space, schedule: Schedule, primary: Access | None) -> Walk:
@@ -142,9 +155,13 @@ class Walk:
             **_spans(rows, sizes, blocks["XBLOCK"]),
             **_spans(row, sizes, blocks.get("RBLOCK", 1)),
         }
-        programs = schedule.parts * -(-prod(sizes[axis.name] for axis in rows) // blocks["XBLOCK"])
         symbolic = {axis.name: axis.size for axis in space.axes}
-        return Walk(sizes, spans, programs, symbolic, _innermost((rows, row), sizes))
+        fast = _innermost((rows, row), sizes)
+        if schedule.strategy is Strategy.ROWS_AND_COLUMNS:
+            walked = frozenset(axis.name for axis in rows)
+            return Walk(sizes, spans, schedule.parts, symbolic, fast, walked)
+        programs = schedule.parts * -(-prod(sizes[axis.name] for axis in rows) // blocks["XBLOCK"])
+        return Walk(sizes, spans, programs, symbolic, fast)
 
     @staticmethod
     def in_tiles(graph: Graph, axes: Sequence[LoopAxis], schedule: Schedule) -> Walk:
@@ -192,6 +209,10 @@ class _Traffic:
     """Those of `moved` that are read."""
     tile_read: int
     """Bytes that one program has asked for before it waits."""
+
+    def with_parts(self, left: int) -> _Traffic:
+        """With bytes that are written and read again as well."""
+        return replace(self, moved=self.moved + 2 * left, cached=self.cached + 2 * left)
 
 
 def _traffic(
@@ -300,6 +321,8 @@ def _sector_factor(access: Access, walk: Walk) -> float:
 
 def _requested(access: Access, walk: Walk) -> int:
     """Elements that all tiles ask for: a tile loads once what its lanes share."""
+    if walk.walked and not access.steps.keys() & walk.walked:
+        return walk.blocks * prod(walk.sizes[axis] for axis in access.steps)
     count = 1
     for axis, size in walk.sizes.items():
         count *= size if axis in access.steps else -(-size // walk.spans[axis])

@@ -1,261 +1,22 @@
 """How the tile of a kernel lies over threads, and what of it passes through shared memory.
 
-In: ops with their space, accesses and schedule. Out: the schedule's kernels as bodies of steps, and
-for a kernel and a tile its `Layout` and the bytes of shared memory. Triton deals a tile out to
-lanes in the order of memory, in vectors of what the widest load can take, and moves elements
-between lanes through shared memory: for reductions over several warps, and where a load and a store
-want vectors of different length.
+In: a kernel as the model sees it, and a tile. Out: its `Layout` and the bytes of shared memory.
+Triton deals a tile out to lanes in the order of memory, in vectors of what the widest load can
+take, and moves elements between lanes through shared memory: for reductions over several warps, and
+where a load and a store want vectors of different length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from fuser.device import DeviceSpec
-from fuser.ir.dim import evaluate
-from fuser.ir.dtype import DType
-from fuser.ir.graph import Argument, Graph, Op
 from fuser.ir.kernel import Configuration
-from fuser.ir.region import Schedule, Strategy
-from fuser.ir.space import LoopAxis, Space
-from fuser.passes.access import Access, accesses, is_column, order_axes, primary_access
-from fuser.passes.live import (
-    ALONG_R,
-    ALONG_X,
-    LOAD,
-    WORD_BYTES,
-    Body,
-    Line,
-    Touch,
-    bodies,
-    keeps_index,
-    words_of,
-)
+from fuser.passes.bodies import ALONG_R, ALONG_X, KEPT, LOAD, WORD_BYTES
+from fuser.passes.kernel_model import VECTOR_BYTES, Kernel
 
-VECTOR_BYTES = 16
-"""What one instruction moves at most between a lane and memory."""
-
-INDEX_BYTES = 8
-"""The index that an argument reduction exchanges beside its value."""
-
-UNBOUNDED = 1 << 30
-
-
-# Kernels ----------------------------------------------------------------------------------------
-
-
-class Walk(NamedTuple):
-    """How one axis of a tile, x or r, walks memory."""
-
-    fast: str = ""
-    """The innermost loop axis, empty without one."""
-    together: frozenset[str] = frozenset()
-    """The loop axes that are one kernel axis with it."""
-    run: int = UNBOUNDED
-    """A power of two: so many elements at least lie in one step of the other kernel axes."""
-    aligned: int = UNBOUNDED
-    """The largest power of two that divides the whole size, 1 where it is not known."""
-    is_split: bool = False
-    """Whether there are several kernel axes."""
-
-
-class Kernel(NamedTuple):
-    """One kernel of a schedule, ready to be predicted for any tile."""
-
-    bodies: Sequence[Body]
-    walks: Mapping[int, Walk]
-    """Of x and of r."""
-    is_column: bool = False
-    """Whether neighbours in memory are rows."""
-    has_loop: bool = False
-    """Whether it walks its rows in a loop."""
-    combines: bool = False
-    """Whether it folds the parts that the first kernel of a split reduction left."""
-    folds: tuple[int, ...] = ()
-    """For each reduction, the bytes that warps exchange for a row."""
-    results: int = 0
-    """Values with one element a row that are written after the loop."""
-
-
-def kernels_of(
-    graph: Graph,
-    ops: Sequence[Op],
-    stored: Collection[str],
-    space: Space,
-    schedule: Schedule,
-    found: Sequence[Access] | None = None,
-) -> tuple[Kernel, ...]:
-    """The kernels of a schedule in launch order. `found` are the accesses of `ops`."""
-    if found is None:
-        found = accesses(graph, ops, stored, space)
-    primary = primary_access(found)
-    sides = _sides(space, schedule)
-    axes = (*order_axes(space.parallel, primary), *order_axes(space.reduced, primary))
-    walks = {
-        side: _walk([axis for axis in axes if sides.get(axis.name) == side], found, graph.hints)
-        for side in (ALONG_X, ALONG_R)
-    }
-    lines = _lines(graph, ops, space, found, sides, walks)
-    folds = tuple(
-        max(WORD_BYTES, op.compute.bytes) + (INDEX_BYTES if keeps_index(op) else 0)
-        for op in ops
-        if op.reduced
-    )
-    first = Kernel(
-        bodies(lines, space.index, sides, schedule.strategy),
-        walks,
-        is_column=bool(folds) and is_column(primary, space),
-        folds=folds,
-    )
-    if schedule.strategy is Strategy.LOOPED:
-        stores = [line.store for line in lines if line.store is not None]
-        results = sum(not store.level & ALONG_R for store in stores)
-        return (first._replace(has_loop=True, results=results),)
-    if schedule.strategy is Strategy.SPLIT:
-        rest = bodies(lines, space.index, sides, schedule.strategy, True)
-        return (
-            first._replace(has_loop=True, results=len(folds)),
-            Kernel(rest, walks, combines=True, folds=folds),
-        )
-    return (first,)
-
-
-def _sides(space: Space, schedule: Schedule) -> Mapping[str, int]:
-    """Loop axis to the side of a tile that it is a part of; others are numbers of the program."""
-    if schedule.strategy is Strategy.TILED:
-        return {
-            **dict.fromkeys(schedule.across, ALONG_X),
-            **dict.fromkeys(schedule.along, ALONG_R),
-        }
-    return {axis.name: ALONG_R if axis.is_reduced else ALONG_X for axis in space.axes}
-
-
-def _walk(axes: Sequence[LoopAxis], found: Sequence[Access], hints: Mapping[str, int]) -> Walk:
-    """Axes in the order of memory as a tile walks them: those that all accesses walk together are
-    one kernel axis, as in code generation."""
-    if not axes:
-        return Walk()
-    groups: list[list[LoopAxis]] = []
-    for axis in axes:
-        if axis.size == 1:
-            continue
-        if groups and _is_one(groups[-1][-1], axis, evaluate(axis.size, hints), found):
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-    if not groups:
-        return Walk()
-    inner = groups[-1]
-    is_split = len(groups) > 1
-    return Walk(
-        inner[-1].name,
-        frozenset(axis.name for axis in inner),
-        _alignment(inner) if is_split else UNBOUNDED,
-        _alignment([axis for group in groups for axis in group]),
-        is_split,
-    )
-
-
-def _is_one(outer: LoopAxis, inner: LoopAxis, size: int, found: Sequence[Access]) -> bool:
-    for access in found:
-        if not access.is_scattered:
-            step = access.steps.get(inner.name)
-            if access.steps.get(outer.name) != (None if step is None else step * size):
-                return False
-    return True
-
-
-def _alignment(axes: Sequence[LoopAxis]) -> int:
-    """The largest power of two that divides the axes' common size, 1 where it is not known."""
-    size = 1
-    for axis in axes:
-        if not isinstance(axis.size, int):
-            return 1
-        size *= axis.size
-    return _power(size) or UNBOUNDED
-
-
-def _power(number: int) -> int:
-    """The largest power of two that divides a number; 0 for 0, which all divide."""
-    return number & -number
-
-
-def _lines(
-    graph: Graph,
-    ops: Sequence[Op],
-    space: Space,
-    found: Sequence[Access],
-    sides: Mapping[str, int],
-    walks: Mapping[int, Walk],
-) -> list[Line]:
-    """The ops with their accesses, which `found` has in the same order."""
-    lines: list[Line] = []
-    forms: dict[object, int] = {}
-    reach: dict[object, tuple[int, int, int, bool]] = {}
-
-    def touch(access: Access, dtype: DType, offset: object) -> Touch:
-        steps = tuple(access.steps.items())
-        scattered = access.is_scattered
-        key = (steps, access.width, scattered, access.value if graph.symbols else "")
-        if key not in reach:
-            reach[key] = _reach(graph, access, sides, walks)
-        form = forms.setdefault(access.op if scattered else (steps, offset), len(forms))
-        return Touch(access.value, form, access.width, words_of(dtype), scattered, *reach[key])
-
-    remaining = iter(found)
-    following = next(remaining, None)
-    for op in ops:
-        reads: list[str | Touch] = []
-        store: Touch | None = None
-        for operand in op.operands:
-            if not isinstance(operand, Argument):
-                continue
-            if operand.value in space.index:
-                reads.append(operand.value)
-                continue
-            assert following is not None
-            offset = (operand.storage_offset, operand.window)
-            reads.append(touch(following, operand.type.dtype, offset))
-            following = next(remaining, None)
-        if following is not None and following.is_store and following.op == op.name:
-            store = touch(following, op.type.dtype, None)
-            following = next(remaining, None)
-        lines.append(Line(op, reads, store))
-    return lines
-
-
-def _reach(
-    graph: Graph, access: Access, sides: Mapping[str, int], walks: Mapping[int, Walk]
-) -> tuple[int, int, int, bool]:
-    """The last fields of a `Touch`: level, vectors, and whether strides are not known."""
-    level = 0
-    for axis in access.steps:
-        level |= sides.get(axis, 0)
-    is_symbolic = False
-    if graph.symbols and not any(access.steps.keys() <= walk.together for walk in walks.values()):
-        strides = graph.values[access.value].type.stride
-        is_symbolic = not all(isinstance(stride, int) for stride in strides)
-    vector_x = _vector(access, walks[ALONG_X], is_symbolic) if level & ALONG_X else 0
-    vector_r = _vector(access, walks[ALONG_R], is_symbolic) if level & ALONG_R else 0
-    return level, vector_x, vector_r, is_symbolic
-
-
-def _vector(access: Access, walk: Walk, is_symbolic: bool) -> int:
-    """Neighbours along an axis that one instruction can move: `Touch.vector_x`."""
-    step = access.steps.get(walk.fast)
-    if step is None or access.is_scattered:
-        return 0
-    if step != 1:
-        return -1
-    most = min(VECTOR_BYTES // access.width, walk.run)
-    for axis, other in access.steps.items():
-        if axis not in walk.together:
-            most = min(most, 1 if is_symbolic else _power(other) or most)
-    return max(1, most)
-
-
-# Layouts ----------------------------------------------------------------------------------------
+STAGED_ALIGNMENT = 16
+"""Bytes at whose multiples the buffers of staged loads begin."""
 
 
 class Layout(NamedTuple):
@@ -274,6 +35,8 @@ class Layout(NamedTuple):
     """Of a block."""
     row_warps: int
     """Warps that share a row."""
+    column_warps: int
+    """Warps that share a column."""
     counts: tuple[int, int, int, int]
     """Elements of a lane (themselves, no logarithms) of a value by level."""
 
@@ -299,9 +62,9 @@ def layout_of(kernel: Kernel, tile: Configuration, device: DeviceSpec) -> Layout
     warps_fast = max(0, min(fast, again) - min(fast, vector + warp))
     warps_slow = max(0, min(fast + slow, again) - max(fast, vector + warp))
     own_x, own_r = (own_slow, own_fast) if axis == ALONG_R else (own_fast, own_slow)
-    row_warps = warps_fast if axis == ALONG_R else warps_slow
+    sharing = (warps_fast, warps_slow) if axis == ALONG_R else (warps_slow, warps_fast)
     counts = (1, 1 << own_x, 1 << own_r, 1 << own_x + own_r)
-    return Layout(axis, x, r, vector, lanes, row_warps, counts)
+    return Layout(axis, x, r, vector, lanes, *sharing, counts)
 
 
 def _log(size: int) -> int:
@@ -311,7 +74,8 @@ def _log(size: int) -> int:
 def _order(kernel: Kernel, x: int, r: int) -> tuple[int, int]:
     """The axis that lanes follow, and the longest vector along it that an access asks for."""
     if kernel.combines:
-        return ALONG_R, VECTOR_BYTES // WORD_BYTES
+        # Parts of a row are neighbours, or those of neighbouring columns.
+        return ALONG_X if kernel.is_column else ALONG_R, VECTOR_BYTES // WORD_BYTES
     whole = (ALONG_X if x else 0) | (ALONG_R if r else 0) or ALONG_X
     along_x = along_r = 0
     for body in kernel.bodies:
@@ -337,6 +101,8 @@ def shared_bytes(kernel: Kernel, layout: Layout) -> tuple[int, bool]:
         most = max((rows << layout.row_warps) * size for size in kernel.folds)
     if kernel.results and rows > 1:
         most = max(most, rows * WORD_BYTES)
+    for size in kernel.columns:
+        most = max(most, _left_bytes(layout, size))
     is_mixed = False
     for body in kernel.bodies:
         vectors: list[int] = []
@@ -348,7 +114,7 @@ def shared_bytes(kernel: Kernel, layout: Layout) -> tuple[int, bool]:
                 # The tile is turned over: no lane keeps an element.
                 is_mixed = True
                 most = max(most, touch.width << layout.x + layout.r)
-            elif step.kind == LOAD:
+            elif step.kind in (LOAD, KEPT):
                 if touch.level == ALONG_R and rows > 1:
                     vectors.append(touch.vector_r)
             elif step.level & whole == whole:
@@ -367,6 +133,41 @@ def shared_bytes(kernel: Kernel, layout: Layout) -> tuple[int, bool]:
                 one = WORD_BYTES << layout.r
                 most = max(most, one if len(vectors) == 1 else _exchanged(layout, own, WORD_BYTES))
     return most, is_mixed
+
+
+def staged_bytes(kernel: Kernel, layout: Layout, stages: int) -> int:
+    """Bytes of shared memory of a loop over rows whose loads arrive there ahead of their step,
+    with what warps exchange beside them; 0 where nothing is ahead."""
+    sizes = {ALONG_X: layout.x, ALONG_X | ALONG_R: layout.x + layout.r}
+    total = 0
+    seen: set[object] = set()
+    for body in kernel.bodies if stages > 1 else ():
+        for step in body:
+            touch = step.touch
+            if touch is None or step.kind != LOAD or touch.level not in sizes:
+                continue
+            together = max(1, touch.vector(layout.axis)) if touch.level & layout.axis else 1
+            key = (touch.value, touch.level)
+            # What is no whole word for a lane cannot be copied by itself.
+            if together * touch.width >= WORD_BYTES and not touch.is_scattered and key not in seen:
+                seen.add(key)
+                total = -(-total // STAGED_ALIGNMENT) * STAGED_ALIGNMENT
+                total += (stages - 1) * touch.width << sizes[touch.level]
+    if total and layout.row_warps and kernel.folds:
+        total += (1 << layout.x + layout.row_warps) * max(kernel.folds)
+    return total
+
+
+def _left_bytes(layout: Layout, width: int) -> int:
+    """Bytes through which the columns' accumulators become one row, dealt out to be stored."""
+    most = 0
+    if layout.column_warps:
+        # Each warp leaves what its rows have of a column for the others.
+        most = width << layout.r + layout.column_warps
+    own = max(0, min(_log(VECTOR_BYTES // width), layout.r - layout.lanes))
+    if own < layout.vector:
+        most = max(most, _exchanged(layout._replace(x=0), own, width))
+    return most
 
 
 def _exchanged(layout: Layout, own: int, width: int) -> int:

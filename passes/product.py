@@ -25,7 +25,7 @@ from fuser.passes.approximate import weight_of
 from fuser.passes.configurations import power_of_two
 from fuser.passes.contraction import Roles, feeding, roles_of
 from fuser.passes.cost import LATENCY_S, SPECIAL_WEIGHT
-from fuser.passes.layout import VECTOR_BYTES
+from fuser.passes.kernel_model import VECTOR_BYTES
 from fuser.passes.resources import register_limit, resident
 from fuser.passes.unify import argument_of
 

@@ -17,8 +17,10 @@ from fuser.ir.kernel import Configuration
 from fuser.ir.region import Needs, Schedule
 from fuser.ir.space import Space
 from fuser.passes.access import Access
-from fuser.passes.layout import Kernel, kernels_of, layout_of, shared_bytes
-from fuser.passes.live import LOAD, SLOW_WEIGHT, STORE, Lane, held
+from fuser.passes.bodies import LOAD, STORE
+from fuser.passes.kernel_model import Kernel, kernels_of
+from fuser.passes.layout import layout_of, shared_bytes, staged_bytes
+from fuser.passes.live import SLOW_WEIGHT, Lane, held
 
 BASE_REGISTERS = 8.5
 """Program and thread numbers, offsets and masks. This and the next six are fitted to what Triton
@@ -124,6 +126,7 @@ def predict(kernel: Kernel, tile: Configuration, device: DeviceSpec) -> tuple[in
     """
     layout = layout_of(kernel, tile, device)
     shared, is_mixed = shared_bytes(kernel, layout)
+    shared = max(shared, staged_bytes(kernel, layout, dict(tile.blocks).get("STAGES", 1)))
     walk = kernel.walks[layout.axis]
     vector = 1 << layout.vector
     lane = Lane(

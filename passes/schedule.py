@@ -15,6 +15,7 @@ from fuser.ir.kernel import Configuration
 from fuser.ir.region import Region, Schedule, Strategy
 from fuser.ir.space import Space
 from fuser.passes.access import Access, accesses, is_column, primary_access, rows_together
+from fuser.passes.columns import column_folds, rows_and_columns_schedule
 from fuser.passes.configurations import (
     combine_configurations,
     looped_configurations,
@@ -40,8 +41,10 @@ def schedules_for(
     live = live_values(graph, ops, stored)
     if not any(op.reduced for op in ops):
         return (Schedule(Strategy.FLAT, (pointwise_configurations(rows, live, device),)),)
-    row = evaluate(space.reduced_size, graph.hints)
     by_column = is_column(primary, space)
+    if column_folds(ops, space):
+        return (rows_and_columns_schedule(graph, space, by_column, device),)
+    row = evaluate(space.reduced_size, graph.hints)
     strategy = strategy_for(graph, ops, stored, space, by_column)
     is_either = row > MIN_LOOPED_ROW and not by_column and device.backend != "cpu"
     whole: tuple[Schedule, ...] = ()

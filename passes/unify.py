@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fuser.ir.dim import Dim, divide, evaluate, is_equal, product
+from fuser.ir.dim import Dim, divide, is_equal, product
 from fuser.ir.graph import Argument, Graph, Op
 from fuser.ir.index_map import IndexMap, Reshape, Shape
 from fuser.ir.ops import BY_KIND, Group, is_contraction
@@ -28,6 +28,8 @@ from fuser.ir.space import (
     reshape_index,
     through,
 )
+from fuser.passes.anchor import anchor_of
+from fuser.passes.columns import column_values, folded_axes
 
 
 class NoSpace(Exception):
@@ -92,7 +94,7 @@ class _Unifier:
         for op in self.ops.values():
             if is_gather(op) and argument_of(op, 0).value in self.ops:
                 raise NoSpace(Reason.DATA_DEPENDENT_READ, op.name)
-        anchor = self.anchor()
+        anchor = anchor_of(self.graph, self.ops, self.stored)
         self.index[anchor.name] = tuple(
             self.new_axes(f"d{k}", size, k in anchor.reduced)
             for k, size in enumerate(anchor.domain)
@@ -102,20 +104,12 @@ class _Unifier:
             if name not in self.index:
                 self.index[name] = self.beside(self.ops[name])
                 self.spread(name)
-        self.check()
-        return Space(tuple(self.axes), dict(self.index))
-
-    def anchor(self) -> Op:
-        reductions = [op for op in self.ops.values() if op.reduced]
-        if reductions:
-            return max(reductions, key=lambda op: self.weight(op.domain))
-        candidates = [op for op in self.ops.values() if op.name in self.stored]
-        if not candidates:
-            candidates = list(self.ops.values())
-        return max(candidates, key=lambda op: self.weight(op.domain))
-
-    def weight(self, domain: Shape) -> int:
-        return evaluate(product(domain), self.graph.hints)
+        missing = next((name for name in self.order if name not in self.index), None)
+        if missing is not None:
+            raise NoSpace(Reason.OTHER_SPACE, f"{missing} is not connected")
+        space = Space(tuple(self.axes), dict(self.index))
+        self.check(space)
+        return space
 
     def new_axes(self, name: str, size: Dim, is_reduced: bool) -> Affine:
         """Loop axes for one dimension of the anchor, split where a reshape asked for it."""
@@ -174,6 +168,13 @@ class _Unifier:
         """
         used = {axis for affine in partial if affine is not None for axis in affine.axes}
         found = {k: affine for k, affine in enumerate(partial) if affine is not None}
+        # What a row keeps is folded by columns, and the other way about.
+        is_column = bool(op.reduced) and any(
+            axis.is_reduced is (k not in op.reduced)
+            for k, affine in found.items()
+            for axis in self.axes
+            if axis.name in affine.axes
+        )
         for is_folded in (True, False):
             holes = [k for k in range(len(partial)) if k not in found]
             if op.reduced:
@@ -181,7 +182,8 @@ class _Unifier:
             axes = [
                 axis
                 for axis in self.axes
-                if axis.name not in used and (not op.reduced or axis.is_reduced is is_folded)
+                if axis.name not in used
+                and (not op.reduced or axis.is_reduced is (is_folded is not is_column))
             ]
             if holes:
                 sizes = tuple(op.domain[k] for k in holes)
@@ -265,43 +267,42 @@ class _Unifier:
             current = found
         return current
 
-    def check(self) -> None:
-        missing = next((name for name in self.order if name not in self.index), None)
-        if missing is not None:
-            raise NoSpace(Reason.OTHER_SPACE, f"{missing} is not connected")
+    def check(self, space: Space) -> None:
+        rows = {axis.name for axis in space.parallel}
+        of_columns = column_values(list(self.ops.values()), space)
         covered: set[object] = set()
         for name, op in self.ops.items():
-            is_stored = name in self.stored
+            index = self.index[name]
+            is_stored, is_column = name in self.stored, name in of_columns
+            waits = is_column and not of_columns.isdisjoint(op.reads)
+            if waits and any(affine.axes & rows for affine in index):
+                raise NoSpace(Reason.OTHER_REDUCTION, f"{name} waits for all rows")
             if op.reduced or is_stored:
                 # Most ops stand where another one stands.
-                where = (self.index[name], op.domain, op.reduced, is_stored)
+                where = (index, op.domain, op.reduced, is_stored, is_column)
                 if where not in covered:
-                    self.check_covered(op)
+                    self.check_covered(op, space, is_column)
                     covered.add(where)
         self.check_reads()
 
-    def check_covered(self, op: Op) -> None:
+    def check_covered(self, op: Op, space: Space, is_column: bool) -> None:
         """A reduction, or what is stored, is computed once at each point of its domain."""
-        parallel = [axis.name for axis in self.axes if not axis.is_reduced]
-        every = [axis.name for axis in self.axes]
+        rows = {axis.name for axis in space.parallel}
+        row = {axis.name for axis in space.reduced}
         index = self.index[op.name]
+        used = {axis for affine in index for axis in affine.axes}
         if op.reduced:
-            axes = every
-            if op.name not in self.stored and any(map(is_contraction, self.ops.values())):
-                # A statistic of the rows is formed again for every tile of columns.
-                axes = [axis for axis in every if any(axis in a.axes for a in index)]
-            reduced = {a for k in op.reduced for a in index[k].axes}
+            multiplies = any(map(is_contraction, self.ops.values()))
+            # A statistic of a product's rows is formed again for every tile of columns.
+            axes = used if multiplies and op.name not in self.stored else rows | row
+            sides = [row, rows] if rows and row and not multiplies else [row]
             is_covered = covers_once(index, op.domain, self.sizes, axes)
-            if not is_covered or reduced != set(every) - set(parallel):
+            if not is_covered or folded_axes(op, index) not in sides:
                 raise NoSpace(Reason.OTHER_REDUCTION, f"{op.name} over {_text(op.domain)}")
         else:
-            axes = parallel if self.is_per_row(index) else every
+            axes = row if is_column else rows | row if used & row else rows
             if not covers_once(index, op.domain, self.sizes, axes):
                 raise NoSpace(Reason.OUTPUT_NOT_COVERED, op.name)
-
-    def is_per_row(self, index: Index) -> bool:
-        reduced = {axis.name for axis in self.axes if axis.is_reduced}
-        return not any(affine.axes & reduced for affine in index)
 
     def check_reads(self) -> None:
         """Every index at which a value is read is linear; after a reduction it is the value's own.

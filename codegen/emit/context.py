@@ -106,6 +106,26 @@ class PartialContext:
 
 
 @dataclass(frozen=True, slots=True)
+class WalkingContext:
+    """`reduction_walking.py.jinja`: tile [XBLOCK, RBLOCK] of whole rows, walked by each program.
+
+    `partials` are (pointer parameter, what is left of the column's accumulator) of each fold over
+    all rows.
+    """
+
+    name: str
+    summary: tuple[str, ...]
+    parameters: tuple[str, ...]
+    x_size: str
+    r_size: str
+    parts: int
+    x_lines: tuple[str, ...]
+    r_lines: tuple[str, ...]
+    body: Pass
+    partials: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CombineContext:
     """`reduction_combine.py.jinja`: folds the parts that the other kernel left, then the rest."""
 

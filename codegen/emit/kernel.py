@@ -18,7 +18,7 @@ from fuser.ir.ops import BY_KIND, Group
 from fuser.ir.region import Region
 from fuser.ir.space import LoopAxis, Space
 from fuser.passes.access import accesses, is_column, order_axes, primary_access
-from fuser.passes.layout import VECTOR_BYTES
+from fuser.passes.kernel_model import VECTOR_BYTES
 from fuser.passes.unify import is_gather
 
 MakeBody = Callable[[Graph, Space, Rounding, AxisText, SizeArguments], Any]

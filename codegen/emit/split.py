@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from fuser.codegen.emit.context import CombineContext, PartialContext
-from fuser.codegen.emit.kernel import Work, build, chunk_of, kernel_spec, scratch, summary_of
+from fuser.codegen.emit.kernel import (
+    Groups,
+    MakeBody,
+    Work,
+    build,
+    chunk_of,
+    kernel_spec,
+    scratch,
+    summary_of,
+)
 from fuser.codegen.expressions import Held, convert
 from fuser.codegen.reduction_body import ROW, Finish, LoopedBody, Pass, RowBody
 from fuser.codegen.reductions import FOLDS
@@ -72,13 +81,16 @@ class PartialBody(LoopedBody):
 
 
 class CombineBody(RowBody):
-    """The parts of a row as one tile; everything else has one element a row."""
+    """The parts of a row as one tile; everything else has one element a row.
 
-    def __init__(self, *arguments: Any, parts: int) -> None:
+    `place` is where the part `r` of the row `x` lies in a workspace; `online` are the reductions of
+    which parts left states.
+    """
+
+    def __init__(self, *arguments: Any, place: str, online: Mapping[str, Shifted]) -> None:
         super().__init__(*arguments)
-        self.parts = parts
-        inside = [op for op in self.graph.ops if op.name in self.inside]
-        self.online = online_sums(inside, self.rounding.applies)
+        self.place_of_part = place
+        self.online = online
 
     @property
     def means(self) -> Mapping[str, tuple[Op, Shifted]]:
@@ -96,7 +108,7 @@ class CombineBody(RowBody):
         """One value of each part, by name."""
         pointer = self.pointer(workspace_name(op, end))
         tile = self.names.fresh(f"{op.name}_{end}")
-        load = f"tl.load({pointer} + (x * {self.parts} + r), x_mask & r_mask, other=0)"
+        load = f"tl.load({pointer} + ({self.place_of_part}), x_mask & r_mask, other=0)"
         text = f"tl.where(r_mask, {load}.to({op.compute.triton}), {neutral})"
         self.lines.emit(ROW, f"{tile} = {text}")
         return tile
@@ -133,9 +145,18 @@ def split_kernels(work: Work) -> tuple[KernelSpec, ...]:
             if op.name in online:
                 ends = [end for end, _, _ in SHIFTED_PARTS[online[op.name].rule]]
             spaces += [scratch(workspace_name(op, end), op.compute, size) for end in ends]
+    reduced = {axis.name for axis in work.reduced}
+    index = work.region.space.index
+    results = [
+        op
+        for op in work.stored
+        if op.reduced or not any(affine.axes & reduced for affine in index[op.name])
+    ]
+    make = partial(CombineBody, place=f"x * {parts} + r", online=online)
+    groups = {"x": work.parallel, "r": work.reduced}
     return (
         _partial_kernel(work, parts, spaces),
-        _combine_kernel(work, parts, spaces),
+        combine_kernel(work, make, results, groups, spaces),
     )
 
 
@@ -175,23 +196,24 @@ def _partial_kernel(work: Work, parts: int, spaces: list[KernelArgument]) -> Ker
     return kernel_spec(work, built, name, text, grid, configurations, spaces, overshoot)
 
 
-def _combine_kernel(work: Work, parts: int, spaces: list[KernelArgument]) -> KernelSpec:
-    reduced = {axis.name for axis in work.reduced}
-
-    def make(*arguments: object) -> CombineBody:
-        return CombineBody(*arguments, parts=parts)
+def combine_kernel(
+    work: Work,
+    make: MakeBody,
+    results: Sequence[Op],
+    groups: Groups,
+    spaces: Sequence[KernelArgument],
+) -> KernelSpec:
+    """The second kernel: what is stored of the parts, for each element of the axes under `x`."""
 
     def write(body: CombineBody) -> tuple[str, ...]:
         body.lines.inner = body.lines.outer
-        for op in work.stored:
-            index = work.region.space.index[op.name]
-            if op.reduced or not any(affine.axes & reduced for affine in index):
-                body.store(op)
+        for op in results:
+            body.store(op)
         return tuple(body.lines.outer)
 
     configurations = work.region.schedule.candidates[1]
-    built = build(work, make, write, ROW_TILES, configurations)
-    x_size = product(axis.size for axis in work.parallel)
+    built = build(work, make, write, ROW_TILES, configurations, groups)
+    x_size = product(axis.size for axis in groups["x"])
     name = f"{work.region.name}_combine"
 
     def text(parameters: tuple[str, ...]) -> str:
@@ -200,7 +222,7 @@ def _combine_kernel(work: Work, parts: int, spaces: list[KernelArgument]) -> Ker
             summary=summary_of(work, "combines the parts of rows"),
             parameters=parameters,
             x_size=built.sizes.text(x_size),
-            parts=parts,
+            parts=work.region.schedule.parts,
             x_lines=built.x_lines(),
             body=built.result,
         )

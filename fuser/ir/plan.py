@@ -8,7 +8,7 @@ from functools import cached_property
 
 from fuser.ir.graph import Graph
 from fuser.ir.launch import LaunchVerdict, SharedLaunch
-from fuser.ir.region import Region, SiblingVerdict, Strategy, Verdict
+from fuser.ir.region import Region, SiblingVerdict, Verdict
 
 SCHEMA = 2
 
@@ -84,4 +84,4 @@ class FusionPlan:
     def kernels_in(self, step: tuple[str, ...]) -> int:
         """How many kernels one of `steps` launches; an opaque call launches none of ours."""
         regions = [self.by_name[name] for name in step if name in self.by_name]
-        return max((2 if r.strategy is Strategy.SPLIT else 1 for r in regions), default=0)
+        return max((max(1, len(r.schedule.candidates)) for r in regions), default=0)

@@ -27,6 +27,7 @@ class Strategy(Enum):
     LOOPED = "looped"
     SPLIT = "split"
     PRODUCT = "product"
+    ROWS_AND_COLUMNS = "rows_and_columns"
 
 
 class Reason(Enum):
@@ -102,7 +103,7 @@ class Schedule:
 
     `candidates` has the configurations of each kernel in launch order: the one that the model
     prefers first, each next one with a smaller tile. `parts` is the number of programs that share
-    a row.
+    a row, or all rows where each leaves its part of the columns.
     """
 
     strategy: Strategy
@@ -154,7 +155,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Ops that become one kernel (two for a split reduction).
+    """Ops that become one kernel (two where programs leave parts of a reduction).
 
     `ops` are owned by this region alone; `recomputed` are cheap ops that another region owns and
     this one computes again. `inputs` and `outputs` are value names in the order of the kernel's

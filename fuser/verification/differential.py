@@ -26,7 +26,7 @@ from fuser.driver import compile_graph
 from fuser.errors import FusionMismatch, InvalidArgument
 from fuser.ir.dim import evaluate
 from fuser.ir.plan import FusionPlan
-from fuser.ir.region import Region
+from fuser.ir.region import Region, Strategy
 from fuser.numerics import Comparison, compare
 from fuser.runtime.executable import symbol_values
 from fuser.runtime.interpreter import is_interpreting
@@ -152,6 +152,8 @@ def check_region(
     run_ops(graph, region.all_ops, eager, symbols)
     run_ops(graph, region.all_ops, exact, symbols, precision=torch.float64)
     row = evaluate(region.space.reduced_size, symbols)
+    if region.strategy is Strategy.ROWS_AND_COLUMNS:
+        row = max(row, evaluate(region.space.parallel_size, symbols))
     steps = len(region.all_ops) + math.ceil(math.log2(row + 1))
     return [
         RegionCheck(

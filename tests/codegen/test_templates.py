@@ -18,6 +18,7 @@ from fuser.codegen.emit.context import (
     PointwiseContext,
     RowContext,
     TiledContext,
+    WalkingContext,
 )
 from fuser.codegen.host import HostContext
 from fuser.ir.ops import TABLE
@@ -31,6 +32,7 @@ CONTEXTS: dict[str, type[Any]] = {
     "reduction_looped.py.jinja": LoopedContext,
     "reduction_partial.py.jinja": PartialContext,
     "reduction_row.py.jinja": RowContext,
+    "reduction_walking.py.jinja": WalkingContext,
 }
 # Pages are no kernels: what they may use is tested beside what writes them.
 FILES = sorted(

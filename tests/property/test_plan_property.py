@@ -21,7 +21,7 @@ from fuser.device import DEVICES
 from fuser.ir.graph import Op
 from fuser.ir.kernel import KernelSpec
 from fuser.ir.plan import FusionPlan
-from fuser.ir.region import Region
+from fuser.ir.region import Region, Strategy
 from fuser.ir.space import Affine
 from fuser.runtime.executable import Executable
 from fuser.runtime.interpreter import is_interpreting
@@ -201,14 +201,16 @@ def assert_computed_once(region: Region, op: Op) -> None:
 
 def assert_spaces_hold(plan: FusionPlan) -> None:
     for region in plan.regions:
-        folded = {axis.name for axis in region.space.reduced}
+        space = region.space
+        rows, row = ({axis.name for axis in side} for side in (space.parallel, space.reduced))
+        both = region.strategy is Strategy.ROWS_AND_COLUMNS
         for name in region.all_ops:
             op = plan.graph.by_name[name]
             if op.reduced or name in region.outputs:
                 assert_computed_once(region, op)
             if op.reduced:
                 own = {a for k in op.reduced for a in region.space.index[name][k].axes}
-                assert own == folded
+                assert own == row or (both and own == rows)
 
 
 def assert_kernels_hold(plan: FusionPlan) -> None:

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 import fuser
 from fuser.ir.dim import evaluate
+from fuser.ir.region import Strategy
 from fuser.numerics import Comparison, compare
 from fuser.report import Plan
 from fuser.runtime.executable import Executable
@@ -103,6 +104,8 @@ def steps_of(plans: Iterable[Plan]) -> int:
     for plan in plans:
         for region in plan.regions:
             row = evaluate(region.space.reduced_size, plan.graph.hints)
+            if region.strategy is Strategy.ROWS_AND_COLUMNS:
+                row = max(row, evaluate(region.space.parallel_size, plan.graph.hints))
             steps += len(region.all_ops) + math.ceil(math.log2(row + 1))
         steps += len(plan.opaque)
     return max(steps, 1)

@@ -45,7 +45,7 @@ COLUMN, ROW = torch.empty(4096, 1), torch.empty(4096)
 
 def both_sums(y: Tensor) -> Any:
     """Two readers that can share no kernel."""
-    return y.sum(0), y.sum(1)
+    return y.sum(0), y.sum()
 
 
 def repeated(plan: FusionPlan) -> set[str]:
@@ -246,13 +246,13 @@ RUN: dict[str, Program] = {
     "one that reads it turned": lambda x, y: both_sums(x.t().tanh() + 1),
     "slices": lambda x, y: (lambda z: (z[:, ::2].sum(0), z[::3].amax(1)))(x.sin()),
     "what follows a call": lambda x, y: both_sums((x.cumsum(0) * 0.1).relu()),
-    "maxima": lambda x, y: (lambda z: (z.amax(0), z.amin(1)))(x.abs()),
+    "maxima": lambda x, y: (lambda z: (z.amax(0), z.amin()))(x.abs()),
 }
 
 
 @needs_kernels
 @pytest.mark.parametrize("name", RUN)
-@pytest.mark.parametrize("shape", [(33, 17), (1, 130), (257, 3)])
+@pytest.mark.parametrize("shape", [(33, 17), (1, 130), (65, 7)])
 def test_repeated_work_computes_what_eager_does(name: str, shape: tuple[int, int]) -> None:
     plan, args = free_launches(RUN[name], torch.randn(shape), torch.randn(shape))
     if min(shape) > 1:

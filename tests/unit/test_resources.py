@@ -18,7 +18,8 @@ from fuser.device import device_spec
 from fuser.ir.graph import Graph
 from fuser.ir.kernel import Configuration, KernelSpec, Resources
 from fuser.ir.region import Needs, Region
-from fuser.passes.layout import Kernel, kernels_of, layout_of, shared_bytes
+from fuser.passes.kernel_model import Kernel, kernels_of
+from fuser.passes.layout import layout_of, shared_bytes
 from fuser.passes.pipeline import plan_graph
 from fuser.passes.resources import needs_of, predict, register_limit, resident
 from fuser.runtime.offline import compile_many

@@ -90,7 +90,7 @@ def test_siblings_of_long_rows_compute_what_eager_does(shape: tuple[int, ...]) -
 
 
 def test_siblings_over_different_axes_stay_apart() -> None:
-    plan = plan_of(lambda x: (x.sum(0), x.sum(1)), X)
+    plan = plan_of(lambda x: (x.sum(0), x.sum()), X)
     assert [len(region.ops) for region in plan.regions] == [1, 1]
     assert_plan_holds(plan)
 
