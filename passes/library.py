@@ -14,6 +14,7 @@ from fuser.ir.graph import OPAQUE, Graph, Input, Op, Output, whole
 from fuser.ir.ops import is_contraction
 from fuser.ir.region import Region
 from fuser.passes.decide import Decisions
+from fuser.passes.slices import joined
 
 ALONE = "a product alone is the library's"
 
@@ -32,7 +33,11 @@ def lone_products(decided: Decisions, graph: Graph) -> Mapping[str, str]:
 
 
 def as_calls(graph: Graph, reasons: Mapping[str, str]) -> Graph:
-    """The graph with the ops that there are reasons for as their original calls."""
+    """The graph with the ops that there are reasons for as their original calls, those of which it
+    has slices as one call."""
+    named = [(graph.by_name[name], reason) for name, reason in reasons.items()]
+    graph = joined(graph, reasons)
+    reasons = {op.part.whole if op.part else op.name: reason for op, reason in named}
 
     def called(op: Op) -> Op:
         if op.name not in reasons:

@@ -20,6 +20,7 @@ from fuser.passes.decide import decide
 from fuser.passes.launches import share_launches
 from fuser.passes.library import as_calls, lone_products
 from fuser.passes.narrow import gather_early, sum_one_hot
+from fuser.passes.slices import joined, split_products
 
 Rewrite = Callable[[Graph], Graph]
 
@@ -30,6 +31,8 @@ REWRITES: tuple[Rewrite, ...] = (
     merge_equal_ops,
     # After merging, because the copies that lost their readers are then unused.
     remove_unused_ops,
+    # After both, because who reads a product decides, and equal products are read as one.
+    split_products,
 )
 APPROXIMATIONS: tuple[Rewrite, ...] = (
     # Last, because who reads a value decides; not at all where every op rounds as in eager, for
@@ -75,8 +78,13 @@ def plan_graph(
     device = device_spec(target)
     decided = decide(graph, device, Limits(), requests, cuts)
     while alone := lone_products(decided, graph):
-        # Around a call other merges may be best: all is decided anew.
-        graph = as_calls(graph, alone)
+        # Around a call other merges may be best: all is decided anew. So it is around a product
+        # that is whole again.
+        whole = joined(graph, alone)
+        if whole is graph:
+            graph = as_calls(graph, alone)
+        else:
+            graph, requests = whole, apply(rules, whole, warn=phase != "backward")
         decided = decide(graph, device, Limits(), requests, cuts)
     records.append(_record("partition", start, len(graph.ops), len(decided.order)))
     start = time.perf_counter()

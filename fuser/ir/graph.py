@@ -164,6 +164,17 @@ class Symbol:
     hint: int
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of another op's result an op computes: along `axis`, of `size` elements, from
+    `start` on. `whole` is that op's name, which the graph does not have any more."""
+
+    whole: str
+    axis: int
+    start: Dim
+    size: Dim
+
+
 OPAQUE = "opaque"
 
 
@@ -203,6 +214,8 @@ class Op:
     effect: Effect = Effect.NONE
     origin: str = ""
     """The call of the program that the op is a part of; ops it was decomposed into share it."""
+    part: Part | None = None
+    """For an op that computes a slice of what the program computes at once (passes/slices.py)."""
     reads: tuple[str, ...] = field(init=False, repr=False, compare=False)
     """The values the op reads, each once, in operand order."""
 
