@@ -147,3 +147,11 @@ def test_queries_keys_and_values_are_one_product(device: str) -> None:
 def test_precision_of_eager(device: str) -> None:
     x, w = values(33, 40, dtype=torch.bfloat16), values(50, 40, dtype=torch.bfloat16)
     assert_matches_eager(gated, x, w, device=device, precision="eager")
+
+
+def test_glu_along_another_dimension(device: str) -> None:
+    def program(x: Tensor) -> Tensor:
+        return F.glu(x, 0) + F.glu(x.t(), 1).t()
+
+    args = values(34, 41, dtype=torch.bfloat16)
+    assert_matches_eager(program, args, device=device, grad=True, expect_opaque=())
