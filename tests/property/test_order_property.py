@@ -171,6 +171,12 @@ def with_noise(x: Tensor) -> Any:
     return kept + torch.rand_like(x), F.softmax(kept, 0), kept.var(1)
 
 
+def with_slices(x: Tensor, w: Tensor) -> Any:
+    first, second, third = (x @ w).chunk(3, -1)
+    left, right = (x.sin() @ w)[:, :18], (x.sin() @ w)[:, 18:]
+    return third.exp() * second, first + second, left.cos() * right.square()
+
+
 def with_writes(x: Tensor, total: Tensor) -> Any:
     y = x.exp() * 2
     total.add_(y)
@@ -201,6 +207,7 @@ PROGRAMS: dict[str, Callable[[], Graph]] = {
     "small_tensors": lambda: graph_of(
         small_tensors, *(torch.randn(shape) for shape in [(5, 7), (3,), (2, 9), (11,), (64, 3)])
     ),
+    "with_slices": lambda: graph_of(with_slices, torch.randn(16, 24), torch.randn(24, 36)),
     "with_writes": lambda: graph_of(with_writes, torch.randn(16, 16), torch.randn(16, 16)),
 }  # fmt: skip
 

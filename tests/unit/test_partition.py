@@ -128,10 +128,11 @@ def test_the_steps_of_the_planner_are_recorded() -> None:
     names = [record.name for record in plan.passes]
     early, planned = names[:2], names[2:]
     assert early == ["gather_early", "sum_one_hot"]
-    assert planned[:3] == ["merge_equal_ops", "remove_unused_ops", "approximate"]
-    assert planned[3:] == ["partition", "share_launches"]
+    assert planned[:2] == ["merge_equal_ops", "remove_unused_ops"]
+    assert planned[2:4] == ["split_products", "approximate"]
+    assert planned[4:] == ["partition", "share_launches"]
     counts = [(record.before, record.after) for record in plan.passes]
-    assert counts == [(4, 4), (4, 4), (4, 3), (3, 3), (3, 3), (3, 1), (1, 1)]
+    assert counts == [(4, 4), (4, 4), (4, 3), (3, 3), (3, 3), (3, 3), (3, 1), (1, 1)]
     assert all(record.milliseconds >= 0 for record in plan.passes)
 
 
