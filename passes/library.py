@@ -20,16 +20,23 @@ ALONE = "a product alone is the library's"
 
 
 def lone_products(decided: Decisions, graph: Graph) -> Mapping[str, str]:
-    """The products that are regions by themselves, and why: what stood against the most that could
-    have been fused into each."""
-    alone = {region.all_ops[0] for region in decided.regions if len(region.all_ops) == 1}
+    """The products that are regions by themselves, whole or in slices, and why: what stood
+    against the most that could have been fused into each."""
+    alone = (region.all_ops for region in decided.regions if _is_one_product(graph, region))
     found: dict[str, str] = {}
-    for name in sorted(alone):
-        if is_contraction(graph.by_name[name]):
+    for names in alone:
+        for name in sorted(names):
             refused = [v for v in decided.verdicts if name in (v.producer, v.consumer)]
             most = max(refused, key=lambda verdict: verdict.gain_us, default=None)
             found[name] = f"{ALONE}; {most.text}" if most is not None else ALONE
     return found
+
+
+def _is_one_product(graph: Graph, region: Region) -> bool:
+    """Whether a region is a product and nothing else, be it in slices."""
+    ops = [graph.by_name[name] for name in region.all_ops]
+    whole = {op.part.whole if op.part else op.name for op in ops}
+    return len(whole) == 1 and all(map(is_contraction, ops))
 
 
 def as_calls(graph: Graph, reasons: Mapping[str, str]) -> Graph:

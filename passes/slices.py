@@ -140,7 +140,7 @@ def _number(view: LinearView, axis: int, width: int) -> int | None:
 
 
 def _value(op: Op, axis: int, width: int, number: int, taken: Collection[str]) -> Value:
-    name = f"{op.name}_{number}"
+    name = f"{op.name}_slice_{number}"
     while name in taken:
         name += "_"
     return Value(name, _contiguous(op, axis, width))

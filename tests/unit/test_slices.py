@@ -13,6 +13,7 @@ from torch import Tensor
 from fuser import no_fuse
 from fuser.ir.graph import Graph
 from fuser.ir.ops import is_contraction
+from fuser.ir.region import Reason
 from fuser.passes.canonicalize import merge_equal_ops, remove_unused_ops
 from fuser.passes.library import as_calls
 from fuser.passes.linear_views import linear_view
@@ -198,11 +199,20 @@ ARGUMENTS = torch.randn(64, 40), torch.randn(128, 40), torch.randn(128)
 
 def test_without_a_kernel_the_product_is_one_call() -> None:
     graph = graph_of(gated, *ARGUMENTS)
-    plan = plan_graph(graph, "sm_90", rules=[no_fuse("addmm_0"), no_fuse("addmm_1")])
+    plan = plan_graph(graph, "sm_90", rules=[no_fuse("addmm_slice_0"), no_fuse("addmm_slice_1")])
     assert_plan_holds(plan)
     assert plan.opaque == ("addmm",)
     again = plan_graph(graph_of(gated, *ARGUMENTS), "sm_90")
     assert again.opaque == ()
+
+
+@pytest.mark.parametrize("kept", [("addmm_slice_0",), ("addmm_slice_0", "addmm_slice_1")])
+def test_slices_that_a_cut_leaves_without_readers_are_one_call(kept: tuple[str, ...]) -> None:
+    plan = plan_of(gated, *ARGUMENTS)
+    readers = [(name, op.name) for name in kept for op in plan.graph.readers[name]]
+    again = plan_graph(plan.graph, "sm_90", cuts=dict.fromkeys(readers, Reason.SPILLS))
+    assert_plan_holds(again)
+    assert again.opaque == ("addmm",)
 
 
 def test_the_library_s_product_of_slices_is_one_call() -> None:
