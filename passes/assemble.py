@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from fuser.ir.graph import Graph, Op
 from fuser.ir.ops import is_contraction
@@ -125,9 +126,13 @@ class Verdicts:
     def region_of(self, op: Op) -> Region:
         """The region that owns an op; of a constant, the first that needs it."""
         number = self.clustering.owner.get(op.name)
-        if number is not None:
-            return self.regions[number]
-        return next(region for region in self.regions.values() if op.name in region.ops)
+        return self.regions[number] if number is not None else self.constants[op.name]
+
+    @cached_property
+    def constants(self) -> Mapping[str, Region]:
+        """Constant to the region that owns it."""
+        free = self.clustering.free
+        return {op: region for region in self.regions.values() for op in region.ops if op in free}
 
     def refused(self, producer: Op, consumer: Op) -> Verdict:
         edge = (producer.name, consumer.name)

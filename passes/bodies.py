@@ -81,13 +81,16 @@ class Step(NamedTuple):
     kind: int
     level: int
     words: int
-    frees: list[int]
-    """Places in the body of the steps whose values nothing needs after this one."""
     touch: Touch | None = None
     weight: int = 1
 
 
-Body = Sequence[Step]
+class Body(NamedTuple):
+    """Lines in the order in which they run."""
+
+    steps: Sequence[Step]
+    last: Sequence[int]
+    """For each step the place of the last one that needs its value, its own if none does."""
 
 
 class Line(NamedTuple):
@@ -120,7 +123,8 @@ def bodies(
     if strategy is Strategy.LOOPED:
         passes = needed_in_passes(ops, [op.name for op in stored])
         found = [writer.body(_named(lines, names), True) for names in passes]
-        return [body for body in found if any(step.level & ALONG_R for step in body)] or found[:1]
+        along = [body for body in found if any(step.level & ALONG_R for step in body.steps)]
+        return along or found[:1]
     rows = [op.name for op in stored if writer.is_row(op)]
     if combines:
         results = [op.name for op in stored if op.name not in rows]
@@ -202,7 +206,6 @@ class _Writer:
         places: dict[object, int] = {}
         """Where each value of the kernel and each load is made."""
         last: list[int] = []
-        """For each step the last one that reads its value, itself if none does."""
         levels = self.levels
 
         def add(step: Step) -> int:
@@ -219,11 +222,11 @@ class _Writer:
                 continue
             if combines and op.reduced:
                 operands = ()
-                reads.append(add(Step(LOAD, ALONG_X | ALONG_R, words_of(op.compute), [])))
+                reads.append(add(Step(LOAD, ALONG_X | ALONG_R, words_of(op.compute))))
             for operand in operands:
                 if isinstance(operand, str):
                     if operand not in places and self.is_made_before(levels.get(operand, ALONG_X)):
-                        places[operand] = add(Step(KEPT, levels[operand], self.words[operand], []))
+                        places[operand] = add(Step(KEPT, levels[operand], self.words[operand]))
                     if operand in places:
                         reads.append(places[operand])
                     continue
@@ -231,25 +234,23 @@ class _Writer:
                 place = places.get(key)
                 if place is None:
                     kind = KEPT if self.is_made_before(operand.level) else LOAD
-                    step = Step(kind, operand.level, operand.words, [], operand)
+                    step = Step(kind, operand.level, operand.words, operand)
                     place = places[key] = add(step)
                 reads.append(place)
             if name in self.columns:
-                place = add(Step(KEPT, ALONG_X | ALONG_R, words_of(op.compute) or 1, []))
+                place = add(Step(KEPT, ALONG_X | ALONG_R, words_of(op.compute) or 1))
             elif op.reduced:
                 # The best element's index is kept beside its value.
                 words = (words_of(op.compute) or 1) + (INDEX_WORDS if keeps_index(op) else 0)
-                place = add(Step(FOLD if folds else REDUCE, level, words, []))
+                place = add(Step(FOLD if folds else REDUCE, level, words))
             else:
-                place = add(Step(COMPUTE, level, words, [], None, weight_of(op)))
+                place = add(Step(COMPUTE, level, words, None, weight_of(op)))
             for read in reads:
                 last[read] = place
             places[name] = place
             if store is not None and (not folds or self.is_row(op)):
-                last[place] = add(Step(STORE, store.level | level, 0, [], store))
-        for place, end in enumerate(last):
-            steps[end].frees.append(place)
-        return steps
+                last[place] = add(Step(STORE, store.level | level, 0, store))
+        return Body(steps, last)
 
 
 def keeps_index(op: Op) -> bool:

@@ -89,13 +89,13 @@ def decide(
     wanted = recompute_cheap(clustering, judge, max(clustering.peak, eager), place)
     # What holds too much in the program's own order is cut before anything is repeated: a copy
     # keeps alive what it reads, wherever it is.
-    most = max(eager_peak_bytes(graph), op_by_op_peak_bytes(graph))
+    bound = eager_peak_bytes(graph)
+    most = max(bound, op_by_op_peak_bytes(graph))
     last: tuple[Cut, ...] = ()
     found = replace(wanted, program=graph)
     if found.peak > most:
         clustering, last = within_peak(replace(clustering, program=graph), most, cheapest, refuse)
         found = recompute_cheap(clustering, judge, max(clustering.peak, most), place)
-    bound = eager_peak_bytes(graph)
     if found.peak > bound and (requests.pairs or requests.accompanied):
         free = replace(requests, pairs=(), accompanied=())
         if decide(graph, device, limits, free, cuts).peak <= bound:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from fuser.device import DeviceSpec
 from fuser.ir.graph import Argument, Graph, Op, Operand
-from fuser.ir.space import Index, Space
+from fuser.ir.space import Space
 from fuser.passes.base import Limits
 from fuser.passes.candidate import Candidate, candidate_for
 from fuser.passes.online import decisive
@@ -22,15 +22,17 @@ Form = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A kernel, and the indexes of its ops by their places among them."""
+    """A kernel, and the places among its ops of those that its space has, in turn."""
 
     candidate: Candidate
-    index: tuple[tuple[int, Index], ...]
+    places: tuple[int, ...]
 
     def of(self, ops: Sequence[Op]) -> Candidate:
         """The same kernel of other ops."""
-        index = {ops[place].name: index for place, index in self.index}
-        return replace(self.candidate, space=Space(self.candidate.space.axes, index))
+        space = self.candidate.space
+        names = (ops[place].name for place in self.places)
+        index = dict(zip(names, space.index.values(), strict=True))
+        return replace(self.candidate, space=Space(space.axes, index))
 
 
 class Forms:
@@ -59,8 +61,7 @@ class Forms:
             return known.of(ops)
         found = candidate_for(self.graph, ops, stored, self.device, limits)
         place = {op.name: k for k, op in enumerate(ops)}
-        index = tuple((place[name], index) for name, index in found.space.index.items())
-        self.known[form] = _Known(found, index)
+        self.known[form] = _Known(found, tuple(map(place.__getitem__, found.space.index)))
         return found
 
     def form(self, ops: Sequence[Op], stored: Collection[str]) -> Form:

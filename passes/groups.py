@@ -12,7 +12,7 @@ ranks between its ends. A merge gives new ranks to just the groups that are ther
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from fuser.ir.graph import Graph, Op
@@ -98,15 +98,17 @@ class Groups:
             found.update(value for value in by_name[name].reads if value in self.free)
         return [by_name[name] for name in sorted(found, key=self.graph.position.__getitem__)]
 
-    def stored(self, keys: Iterable[int]) -> frozenset[str]:
+    def stored(self, keys: Collection[int]) -> frozenset[str]:
         """The values of the groups that something outside them reads."""
-        inside = {name for key in keys for name in self.groups[key].ops}
-        return frozenset(
-            name
-            for name in inside
-            if name in self.graph.output_values
-            or any(reader.name not in inside for reader in self.graph.readers[name])
-        )
+        left: dict[str, int] = {}
+        """Of each value, the readers that are not among these groups."""
+        for key in keys:
+            left |= self.groups[key].stored
+        for key in keys:
+            for value, readers in self.groups[key].readers.items():
+                if value in left:
+                    left[value] -= readers
+        return frozenset(value for value, readers in left.items() if readers)
 
     def siblings(self, key: int, most: int) -> set[int]:
         """Groups that read what this one reads: for each value the nearest ones in order."""
@@ -202,10 +204,14 @@ class Groups:
         rank = self._rank_together(self.groups[producer], self.groups[consumer])
         kept, lost = self.groups[key], self.groups.pop(gone)
         for value in kept.readers.keys() | lost.readers.keys():
-            keys = [k for k in self.reading[value] if k not in (key, gone)]
-            if value in readers:
+            keys = self.reading[value]
+            if value in lost.readers:
+                del keys[bisect_left(keys, gone)]
+            is_there = value in kept.readers
+            if is_there and value not in readers:
+                del keys[bisect_left(keys, key)]
+            elif value in readers and not is_there:
                 insort(keys, key)
-            self.reading[value] = keys
         for name in lost.ops:
             self.owner[name] = key
         kept.ops |= lost.ops

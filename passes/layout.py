@@ -79,7 +79,7 @@ def _order(kernel: Kernel, x: int, r: int) -> tuple[int, int]:
     whole = (ALONG_X if x else 0) | (ALONG_R if r else 0) or ALONG_X
     along_x = along_r = 0
     for body in kernel.bodies:
-        for step in body:
+        for step in body.steps:
             touch = step.touch
             if touch is not None and touch.level & whole == whole and not touch.is_scattered:
                 along_x = max(along_x, touch.vector_x)
@@ -106,7 +106,7 @@ def shared_bytes(kernel: Kernel, layout: Layout) -> tuple[int, bool]:
     is_mixed = False
     for body in kernel.bodies:
         vectors: list[int] = []
-        for step in body:
+        for step in body.steps:
             touch = step.touch
             if touch is None:
                 continue
@@ -142,7 +142,7 @@ def staged_bytes(kernel: Kernel, layout: Layout, stages: int) -> int:
     total = 0
     seen: set[object] = set()
     for body in kernel.bodies if stages > 1 else ():
-        for step in body:
+        for step in body.steps:
             touch = step.touch
             if touch is None or step.kind != LOAD or touch.level not in sizes:
                 continue

@@ -100,7 +100,7 @@ def held(body: Body, lane: Lane) -> Held:
     """Words in flight by stretch between reductions, which no load is moved past."""
     now = 0.0
     """Words of accumulators and of values that are needed later."""
-    for step in body:
+    for step in body.steps:
         kind = step.kind
         if kind == LOAD:
             flight = _flight(step, lane)
@@ -113,11 +113,12 @@ def held(body: Body, lane: Lane) -> Held:
         elif kind == REDUCE:
             coming.append(0.0)
     kept, moving = now, now + coming[0]
-    sizes: list[float] = []
+    freed = [0.0] * len(body.steps)
+    """Words that nothing needs after each step."""
     remaining = iter(flights)
     ahead, stretch = coming[0], 0
-    for step in body:
-        kind, level, words, frees, _, weight = step
+    for place, (step, last) in enumerate(zip(*body, strict=True)):
+        kind, level, words, _, weight = step
         size: float = words * counts[level] if kind != KEPT else 0
         arriving = 0.0
         if kind == LOAD:
@@ -125,12 +126,11 @@ def held(body: Body, lane: Lane) -> Held:
             ahead -= arriving
         if kind != KEPT and lane.is_mixed and _changes_lanes(step, lane):
             kept = max(kept, now + arriving)
-        sizes.append(size)
+        freed[last] += size
         now += size
         if weight >= SLOW_WEIGHT and counts[level] > 1:
             moving = max(moving, now + ahead)
-        for place in frees:
-            now -= sizes[place]
+        now -= freed[place]
         if kind == REDUCE:
             # Rows that no other warp waits for are worked on one after the other.
             kept = max(kept, now if lane.exchanges else now / 2)
@@ -174,7 +174,7 @@ def _addresses(body: Body, lane: Lane) -> float:
     """Words of addresses: for loads or for stores, which do not overlap."""
     loads = stores = 0.0
     seen: set[object] = set()
-    for step in body:
+    for step in body.steps:
         touch = step.touch
         if touch is None or step.kind == KEPT or not step.level & lane.axis:
             continue

@@ -74,6 +74,7 @@ class Partition:
         self.predictor = Predictor(self.graph, self.device)
         self.forms = Forms(self.graph, self.device)
         self.moved: dict[int, int] = {}
+        self.times: dict[int, float] = {}
         self.kernels: dict[tuple[frozenset[str], frozenset[str]], Candidate] = {}
         """What is computed and what of it is stored, to the kernel."""
         self.queue: list[tuple[float, int, Pair]] = []
@@ -90,8 +91,10 @@ class Partition:
             yield pair, Reason.FORBIDDEN
 
     def run(self) -> None:
-        for key in list(self.groups.groups):
-            self.consider(key)
+        for key in self.groups.groups:
+            for other in self.neighbours(key):
+                if key < other:  # each pair once
+                    self.propose((key, other))
         self.fuse_by_gain()
 
     def clustering(self) -> Clustering:
@@ -222,7 +225,13 @@ class Partition:
     def saving(self, pair: Pair) -> float:
         """The predicted microseconds that one kernel saves; raises `Refused`."""
         together = self.group_kernel(pair, self.limits).cost.time_us
-        return sum(self.group_kernel((key,)).cost.time_us for key in pair) - together
+        return sum(map(self.time, pair)) - together
+
+    def time(self, key: int) -> float:
+        """The predicted microseconds of a group's kernel."""
+        if key not in self.times:
+            self.times[key] = self.group_kernel((key,)).cost.time_us
+        return self.times[key]
 
     def in_rank_order(self, keys: Sequence[int]) -> list[int]:
         return sorted(keys, key=lambda key: self.groups.groups[key].rank)
@@ -245,6 +254,7 @@ class Partition:
         """One group of two; what was said about either is forgotten. Returns its key."""
         for key in pair:
             self.moved.pop(key, None)
+            self.times.pop(key, None)
             for other in self.proposals.pop(key, {}):
                 self.proposals.get(other, {}).pop(key, None)
         left, right = (self.trees.pop(key) for key in pair)

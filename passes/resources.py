@@ -152,7 +152,7 @@ def _overhead(kernel: Kernel) -> float:
     stores: set[str] = set()
     parts = slow = 0
     for body in kernel.bodies:
-        for kind, _, _, _, touch, weight in body:
+        for kind, _, _, touch, weight in body.steps:
             if touch is not None:
                 (stores if kind == STORE else loads).add(touch.value)
             elif kind == LOAD:

@@ -215,6 +215,8 @@ class _Unifier:
 
     def like(self, op: Op, operand: Argument, read: Index) -> Index:
         """The index at which an operand reads the elements `read`."""
+        if operand.map.is_identity:
+            return read
         partial = self.inverse(operand.map, read, op)
         known = tuple(affine for affine in partial if affine is not None)
         return known if len(known) == len(partial) else self.fill(op, partial)

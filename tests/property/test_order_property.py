@@ -27,6 +27,7 @@ from fuser.ir.plan import FusionPlan
 from fuser.ir.rules import must_fuse, no_fuse
 from fuser.passes.base import OF_THIS_ORDER, dependencies, in_canonical_order
 from fuser.passes.canonicalize import merge_equal_ops, remove_unused_ops
+from fuser.passes.clusters import leaving
 from fuser.passes.groups import Groups
 from fuser.passes.partition import Partition
 from fuser.passes.pipeline import plan_graph
@@ -272,7 +273,7 @@ def test_groups_know_what_stands_between_them() -> None:
             made = {v.name for name in group.ops for v in graph.by_name[name].results}
             if not any(graph.by_name[name].is_opaque for name in group.ops):
                 assert group.readers.keys() == inside - made
-                assert group.stored.keys() == groups.stored((key,))
+                assert group.stored.keys() == leaving(graph, frozenset(group.ops))
 
 
 def test_what_a_pair_reads_and_stores_is_what_its_ops_do() -> None:
