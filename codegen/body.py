@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from fuser.codegen.axes import AxisText, SizeArguments
 from fuser.codegen.expressions import Held, convert, literal, plain_literal, rounded
+from fuser.codegen.gathers import gathered
 from fuser.codegen.names import Names
 from fuser.codegen.random_numbers import random_numbers
 from fuser.codegen.tiles import VARIABLES, Tiles
@@ -242,40 +243,7 @@ class Body:
         return Held(name, DType.BOOL, level)
 
     def gather(self, op: Op, index: Index, guard: Held | None) -> Held:
-        """A load at computed positions; positions outside the tensor read nothing."""
-        source = op.operands[0]
-        assert isinstance(source, Argument)
-        value = self.graph.values[source.value]
-        offset = Affine((), source.storage_offset)
-        computed: list[str] = []
-        level: frozenset[str] = guard.level if guard else NOWHERE
-        mask = guard
-        for dim, (kind, which) in enumerate(op.attribute("positions")):
-            stride = source.type.stride[dim]
-            if kind == "axis":
-                offset = offset.plus(index[which].scaled(stride, 0))
-                continue
-            held = self.operand(op.operands[which], index, guard)
-            size = self.sizes.text(source.type.shape[dim])
-            name = self.names.fresh(f"{op.name}_index")
-            position = f"{held.text}.to(INDEX_TYPE)"
-            self.lines.emit(held.level, f"{name} = {position}")
-            if op.kind == "index":
-                self.lines.emit(
-                    held.level, f"{name} = tl.where({name} < 0, {name} + {size}, {name})"
-                )
-            inside = self.names.fresh(f"{name}_inside")
-            test = f"({name} >= 0) & ({name} < {size})"
-            wanted = self.mask(held.level, guard) or "tl.full([], True, tl.int1)"
-            self.lines.emit(held.level, f"{inside} = fn.check_index({test}, {wanted})")
-            mask = self.both(mask, Held(inside, DType.BOOL, held.level))
-            level |= held.level
-            computed.append(f"{name} * {self.sizes.text(stride)}" if stride != 1 else name)
-        level |= self.level_of(offset)
-        fixed = [self.affine(offset)] if offset.terms or offset.offset != 0 else []
-        text = " + ".join([*fixed, *computed])
-        held = self.load_at(op.name, value.type, self.pointer(source.value), text, level, mask)
-        return self.bind(op, Held(held.text, held.dtype, level))
+        return gathered(self, op, index, guard)
 
     def both(self, left: Held | None, right: Held) -> Held:
         if left is None:
