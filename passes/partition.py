@@ -91,10 +91,8 @@ class Partition:
             yield pair, Reason.FORBIDDEN
 
     def run(self) -> None:
-        for key in self.groups.groups:
-            for other in self.neighbours(key):
-                if key < other:  # each pair once
-                    self.propose((key, other))
+        for key in list(self.groups.groups):
+            self.consider(key)
         self.fuse_by_gain()
 
     def clustering(self) -> Clustering:
