@@ -16,7 +16,9 @@ from fuser.codegen.emit.context import (
     LoopedContext,
     PartialContext,
     PointwiseContext,
+    ProductContext,
     RowContext,
+    SharedContext,
     TiledContext,
     WalkingContext,
 )
@@ -28,11 +30,13 @@ CONTEXTS: dict[str, type[Any]] = {
     "host.py.jinja": HostContext,
     "pointwise.py.jinja": PointwiseContext,
     "pointwise_tiled.py.jinja": TiledContext,
+    "product.py.jinja": ProductContext,
     "reduction_combine.py.jinja": CombineContext,
     "reduction_looped.py.jinja": LoopedContext,
     "reduction_partial.py.jinja": PartialContext,
     "reduction_row.py.jinja": RowContext,
     "reduction_walking.py.jinja": WalkingContext,
+    "shared.py.jinja": SharedContext,
 }
 # Pages are no kernels: what they may use is tested beside what writes them.
 FILES = sorted(
