@@ -347,9 +347,36 @@ def seconds(graph: Graph) -> float:
     return time.process_time() - start
 
 
+REFERENCE_S = 0.5
+"""Seconds of `calibration` on a core of the kind that the limit is meant for."""
+
+ATTEMPTS = 3
+"""What else runs on the machine only makes times longer, so the best of some is taken."""
+
+
+def calibration() -> float:
+    """Seconds for a fixed piece of work like the planner's: names, tuples, dictionaries, sorting."""
+    start = time.process_time()
+    for turn in range(12):
+        found = {}
+        for k in range(20_000):
+            name = f"op_{k % 997}"
+            found[name, k % 31] = frozenset((name, k & turn))
+        ranked = sorted(found, key=lambda item: (item[1], item[0]))
+        assert sum(len(found[item]) for item in ranked)
+    return time.process_time() - start
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [layers, tangle, star])
 def test_ten_thousand_ops_are_planned_in_time(make: Callable[[int], Graph]) -> None:
-    half, whole = seconds(make(5000)), seconds(make(10000))
+    """In under 20 seconds of a core of today, whatever core this one is."""
+    whole = half = float("inf")
+    for _ in range(ATTEMPTS):
+        slower = calibration() / REFERENCE_S
+        half = min(half, seconds(make(5000)) / slower)
+        whole = min(whole, seconds(make(10000)) / slower)
+        if whole < 20 and whole < 3 * half:
+            return
     assert whole < 20
     assert whole < 3 * half
