@@ -355,7 +355,7 @@ ATTEMPTS = 3
 
 
 def calibration() -> float:
-    """Seconds for a fixed piece of work like the planner's: names, tuples, dictionaries, sorting."""
+    """Seconds for a fixed piece of work like the planner's: tuples, dictionaries, sorting."""
     start = time.process_time()
     for turn in range(12):
         found = {}
