@@ -23,7 +23,6 @@ from fuser.ir.launch import LaunchReason, LaunchVerdict, SharedLaunch
 from fuser.ir.region import Region, RegionKind
 from fuser.passes.analysis import Step, eager_peak_bytes, peak_of
 from fuser.passes.base import OF_THIS_ORDER, dependencies, in_canonical_order
-from fuser.passes.groups import free_ops
 from fuser.passes.together import busy_us, tiled_alike, together_us
 
 MOST_ARGUMENTS = 320
@@ -103,12 +102,11 @@ class _Steps:
         """Step to the steps that must run before it."""
         owner = {op: region.name for region in self.regions for op in region.ops}
         needed = dependencies(self.graph)
-        # Nothing waits for a constant that each reader computes for itself.
-        free = free_ops(self.graph)
         found: dict[str, set[str]] = {}
         for step in self.order:
             inside = self.ops(step)
-            before = {name for op in inside for name in needed[op]} - free - set(inside)
+            # Also of constants: a kernel that computes one for itself has it among its ops.
+            before = {name for op in inside for name in needed[op]} - set(inside)
             found[step] = {owner.get(name, name) for name in before}
         # What reads an input stays before what overwrites it, which can then do so in place.
         seen: dict[str, list[str]] = {}
