@@ -9,8 +9,8 @@ zeros are multiplied at a higher clock.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -21,7 +21,7 @@ from fuser.ir.graph import Graph, Op, TensorType
 from fuser.ir.kernel import KernelSpec
 from fuser.log import get_logger
 from fuser.runtime.launcher import Launcher
-from fuser.runtime.stopwatch import FLUSH_BYTES, event
+from fuser.runtime.stopwatch import FLUSH_BYTES, in_turns, layout_of, zeros
 from fuser.runtime.unfused import run_ops
 
 TURNS = 15
@@ -44,11 +44,26 @@ def race(ways: Sequence[Way]) -> list[float | None]:
     with _disable_current_modes():
         replays = [_replay_or_none(way) for way in ways]
         entered = [replay for replay in replays if replay is not None]
-        times = iter(_turns(entered))
+        if not entered:
+            return [None for _ in ways]
+        flushed = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
+        times = iter(in_turns(entered, flushed, TURNS))
         return [None if replay is None else next(times) for replay in replays]
 
 
-def _replay_or_none(way: Way) -> Step | None:
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """A captured way. Its steps own the tensors that the graph reads and writes: while it can be
+    replayed no one else may be given their memory."""
+
+    graph: torch.cuda.CUDAGraph
+    steps: Sequence[Step]
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
+def _replay_or_none(way: Way) -> _Replay | None:
     try:
         return _replay(way)
     except Exception as error:
@@ -57,7 +72,7 @@ def _replay_or_none(way: Way) -> Step | None:
         return None
 
 
-def _replay(way: Way) -> Step:
+def _replay(way: Way) -> _Replay:
     """What computes the way once, as a CUDA graph."""
     device = torch.device("cuda", torch.cuda.current_device())
     tensors = _tensors(way.graph, device)
@@ -70,7 +85,7 @@ def _replay(way: Way) -> Step:
     with torch.cuda.graph(graph):
         for step in steps:
             step()
-    return graph.replay
+    return _Replay(graph, steps)
 
 
 def _step(
@@ -114,29 +129,15 @@ def _tensors(graph: Graph, device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def _filled(kind: TensorType, hints: Mapping[str, int], device: torch.device) -> torch.Tensor:
-    shape = [evaluate(size, hints) for size in kind.shape]
-    stride = [evaluate(step, hints) for step in kind.stride]
-    tensor = torch.empty_strided(shape, stride, dtype=_dtype(kind.dtype.value), device=device)
-    return tensor.normal_() if kind.dtype.is_float and not kind.dtype.is_float8 else tensor.zero_()
+    shape, stride = layout_of(kind, hints)
+    tensor = zeros(shape, stride, _dtype(kind.dtype.value), device)
+    if kind.dtype.is_float and not kind.dtype.is_float8:
+        # Elements may share memory: what is filled is what they lie in.
+        torch.as_strided(
+            tensor, (tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,)
+        ).normal_()
+    return tensor
 
 
 def _dtype(name: str) -> torch.dtype:
     return getattr(torch, name)  # type: ignore[no-any-return]
-
-
-def _turns(replays: Sequence[Step]) -> list[float]:
-    """The median time of each, all in turn."""
-    if not replays:
-        return []
-    flushed = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
-    found: list[list[float]] = [[] for _ in replays]
-    for _ in range(TURNS):
-        for replay, times in zip(replays, found, strict=True):
-            start, end = event(), event()
-            flushed.zero_()
-            start.record()
-            replay()
-            end.record()
-            end.synchronize()
-            times.append(start.elapsed_time(end) * 1e3)
-    return [statistics.median(times) for times in found]

@@ -110,10 +110,16 @@ def _times(
         calls.append(partial(launcher, *arguments, *hints.values()))
     for call in calls:
         call()
+    return in_turns(calls, flushed, REPETITIONS)
+
+
+def in_turns(calls: Sequence[Callable[[], Any]], flushed: torch.Tensor, turns: int) -> list[float]:
+    """The median microseconds of each call on the current stream, all in turn, each after writing
+    `flushed`, which leaves nothing else in L2."""
     measured: list[list[float]] = [[] for _ in calls]
-    for _ in range(REPETITIONS):
+    for _ in range(turns):
         for call, found in zip(calls, measured, strict=True):
-            start, end = (event(), event())
+            start, end = (_event(), _event())
             flushed.zero_()
             start.record()
             call()
@@ -123,8 +129,7 @@ def _times(
     return [statistics.median(found) for found in measured]
 
 
-def event() -> Any:
-    """A mark in the current stream that knows when it was passed."""
+def _event() -> Any:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
@@ -145,14 +150,30 @@ def _arguments(
         if argument.kind == "workspace":
             shape, stride = [evaluate(argument.size, hints)], [1]
         else:
-            kind = types[argument.name]
-            shape = [evaluate(size, hints) for size in kind.shape]
-            stride = [evaluate(step, hints) for step in kind.stride]
-        extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if shape else 1
-        free -= max(extent, 0) * dtype.itemsize
+            shape, stride = layout_of(types[argument.name], hints)
+        free -= max(_extent(shape, stride), 0) * dtype.itemsize
         if free < FLUSH_BYTES:
             raise RuntimeError("too little free memory to measure this kernel")
-        found.append(torch.zeros(max(extent, 1), dtype=dtype, device=device))
-        if 0 not in shape:
-            found[-1] = found[-1].as_strided(shape, stride)
+        found.append(zeros(shape, stride, dtype, device))
     return found
+
+
+def layout_of(kind: TensorType, hints: Mapping[str, int]) -> tuple[list[int], list[int]]:
+    """Shape and strides, with hints for unknown sizes."""
+    return (
+        [evaluate(size, hints) for size in kind.shape],
+        [evaluate(step, hints) for step in kind.stride],
+    )
+
+
+def zeros(
+    shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """A tensor of zeros in a given layout, also one in which elements share memory. Without
+    elements it is one zero: kernels are given its address."""
+    storage = torch.zeros(max(_extent(shape, stride), 1), dtype=dtype, device=device)
+    return storage if 0 in shape else storage.as_strided(shape, stride)
+
+
+def _extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    return 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if shape else 1
