@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fuser.codegen.expressions import Held, convert, plain_literal
-from fuser.ir.graph import Argument, Op
+from fuser.ir.graph import Op
 from fuser.ir.space import Index
+from fuser.passes.contraction import factors_of
 
 if TYPE_CHECKING:
     from fuser.codegen.body import Body
@@ -18,8 +19,7 @@ def factors(body: Body, op: Op, index: Index) -> Held:
     """The product of two elements, each as eager has stored it."""
     texts: list[str] = []
     level: frozenset[str] = frozenset()
-    for operand in op.operands[:2]:
-        assert isinstance(operand, Argument)
+    for operand in factors_of(op):
         held = body.as_stored(body.operand(operand, index, None), operand)
         texts.append(convert(held, op.compute))
         level |= held.level

@@ -19,7 +19,7 @@ from fuser.passes.base import Limits
 from fuser.passes.columns import obstacle, part_bytes
 from fuser.passes.cost import Walk, region_cost
 from fuser.passes.crossing import rows_schedule, tiled_schedule
-from fuser.passes.product import is_of_one_row, product_cost, product_schedules
+from fuser.passes.product import is_of_one_row, product_kernel
 from fuser.passes.resources import needs_of
 from fuser.passes.schedule import schedules_for
 from fuser.passes.unify import NoSpace, unify
@@ -67,15 +67,15 @@ def candidate_for(
     if detail:
         raise Refused(Reason.OTHER_REDUCTION, detail)
     found = accesses(graph, ops, stored, space)
-    made: list[Candidate] = []
+    # Rows are summed where there are no products, and where there is nothing for tiles to share.
+    made = _reductions(graph, ops, stored, space, found, device) if is_of_one_row(ops) else []
     if any(map(is_contraction, ops)):
         try:
-            made.append(_product(graph, ops, stored, space, found, device))
+            schedule, cost = product_kernel(graph, ops, stored, space, found, device)
+            made.insert(0, Candidate(space, schedule, cost))
         except NoSpace as failure:
-            if not is_of_one_row(ops):
+            if not made:
                 raise Refused(failure.reason, failure.detail) from None
-    if not made or is_of_one_row(ops):
-        made += _reductions(graph, ops, stored, space, found, device)
     fastest = min(made, key=lambda candidate: candidate.cost.time_us)
     _check(fastest, device, limits)
     return fastest
@@ -103,20 +103,6 @@ def _reductions(
         cost = region_cost(graph, ops, stored, walk, found, schedule, needs, device, left)
         made.append(Candidate(space, schedule, cost))
     return made
-
-
-def _product(
-    graph: Graph,
-    ops: Sequence[Op],
-    stored: frozenset[str],
-    space: Space,
-    found: Sequence[Access],
-    device: DeviceSpec,
-) -> Candidate:
-    """The kernel that multiplies matrices in tiles; raises `NoSpace`."""
-    schedule, needs = product_schedules(graph, ops, stored, space, found, device)
-    cost = product_cost(graph, ops, stored, space, found, schedule, needs, device)
-    return Candidate(space, schedule, cost)
 
 
 def _check(candidate: Candidate, device: DeviceSpec, limits: Limits) -> None:

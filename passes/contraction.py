@@ -33,8 +33,13 @@ class Roles:
 
     def operands(self, op: Op) -> tuple[Argument, Argument]:
         """A product's operands, the one along the rows first."""
-        first, second = argument_of(op, 0), argument_of(op, 1)
+        first, second = factors_of(op)
         return (second, first) if op.name in self.turned else (first, second)
+
+
+def factors_of(op: Op) -> tuple[Argument, Argument]:
+    """The operands that a product multiplies."""
+    return argument_of(op, 0), argument_of(op, 1)
 
 
 def roles_of(graph: Graph, ops: Sequence[Op], stored: Collection[str], space: Space) -> Roles:
@@ -81,8 +86,7 @@ def _sides(
     sizes: Mapping[str, Dim] = {axis.name: axis.size for axis in space.axes}
     index = space.index[op.name]
     found = []
-    for position in (0, 1):
-        operand = argument_of(op, position)
+    for operand in factors_of(op):
         if operand.value in space.index:
             read = through(operand.map, index, sizes)
         else:
@@ -108,13 +112,7 @@ def _fast_axis(
 def feeding(ops: Sequence[Op]) -> frozenset[str]:
     """The ops that are computed on the way to an operand of a product, inside its loop."""
     by_name = {op.name: op for op in ops}
-    waiting = [
-        operand.value
-        for op in ops
-        if is_contraction(op)
-        for operand in op.operands[:2]
-        if isinstance(operand, Argument)
-    ]
+    waiting = [operand.value for op in ops if is_contraction(op) for operand in factors_of(op)]
     found: set[str] = set()
     while waiting:
         name = waiting.pop()

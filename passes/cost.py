@@ -93,7 +93,7 @@ def region_cost(
         busy_us += min(memory_us, compute_us) / max(needs.blocks_per_processor, 1)
     return Cost(
         bytes=traffic.moved,
-        bytes_by_size=_bytes_by_size(graph, walk, found) if graph.symbols else traffic.moved,
+        bytes_by_size=bytes_by_size(graph, walk.symbolic, found, traffic.moved),
         cached_bytes=traffic.cached,
         flops=work,
         special=special,
@@ -351,11 +351,16 @@ def _flow(
     return min(1.0, max(resident * traffic.tile_read / wanted, 1e-3))
 
 
-def _bytes_by_size(graph: Graph, walk: Walk, found: Sequence[Access]) -> Dim:
-    """The bytes moved, each element once, as an expression of the sizes."""
+def bytes_by_size(
+    graph: Graph, symbolic: Mapping[str, Dim], found: Sequence[Access], moved: int
+) -> Dim:
+    """The bytes moved, each element once, as an expression of the sizes that are known only at the
+    call: `symbolic` has those of the axes. `moved`, where all sizes are known."""
+    if not graph.symbols:
+        return moved
     largest: dict[str, tuple[int, Dim]] = {}
     for access in found:
-        expression = multiply(access.width, product(walk.symbolic[axis] for axis in access.steps))
+        expression = multiply(access.width, product(symbolic[axis] for axis in access.steps))
         size = evaluate(expression, graph.hints)
         if size > largest.get(access.value, (-1, 0))[0]:
             largest[access.value] = (size, expression)

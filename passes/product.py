@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 from fuser.device import DeviceSpec
-from fuser.ir.dim import evaluate, multiply, product, total
+from fuser.ir.dim import evaluate
 from fuser.ir.graph import Graph, Op
 from fuser.ir.kernel import Configuration
 from fuser.ir.ops import BY_KIND, is_contraction
@@ -23,11 +23,10 @@ from fuser.ir.space import Space
 from fuser.passes.access import Access
 from fuser.passes.approximate import weight_of
 from fuser.passes.configurations import power_of_two
-from fuser.passes.contraction import Roles, feeding, roles_of
-from fuser.passes.cost import LATENCY_S, SPECIAL_WEIGHT
+from fuser.passes.contraction import Roles, factors_of, feeding, roles_of
+from fuser.passes.cost import LATENCY_S, SPECIAL_WEIGHT, bytes_by_size
 from fuser.passes.kernel_model import VECTOR_BYTES
 from fuser.passes.resources import register_limit, resident
-from fuser.passes.unify import argument_of
 
 EFFICIENCY = 0.72
 """Of the data sheet's tensor rate, what large products reach: 684 to 786 of 989 TFLOP/s on an
@@ -112,19 +111,37 @@ class Extents:
     vector: int
     """Bytes that one instruction can move of every operand."""
 
+    def tiles(self, tile: Configuration) -> int:
+        """How many tiles of this kind the results have."""
+        rows, columns = tile.block("MBLOCK"), tile.block("NBLOCK")
+        return self.batch * -(-self.rows // rows) * -(-self.columns // columns)
 
-def product_schedules(
+    def lines(self, tile: Configuration) -> int:
+        """Rows and columns of all operands of a tile, each of which runs along the inner axis."""
+        along_rows, along_columns = self.sides
+        return along_rows * tile.block("MBLOCK") + along_columns * tile.block("NBLOCK")
+
+
+def product_kernel(
     graph: Graph,
     ops: Sequence[Op],
     stored: Collection[str],
     space: Space,
     found: Sequence[Access],
     device: DeviceSpec,
-) -> tuple[Schedule, Needs]:
-    """The schedule of a region with products and the needs of its first tile; raises `NoSpace`."""
+) -> tuple[Schedule, Cost]:
+    """The schedule of a region with products and its cost; raises `NoSpace`."""
     roles = roles_of(graph, ops, stored, space)
-    extents = extents_of(graph, ops, space, found, roles)
-    beside = _beside(graph, ops, space, roles)
+    extents = _extents(graph, ops, space, found, roles)
+    tiles, needs = _best_tiles(extents, _beside(graph, ops, space), device)
+    schedule = Schedule(Strategy.PRODUCT, (tiles,), 1, roles.rows, roles.columns)
+    return schedule, _cost(graph, ops, space, found, extents, tiles[0], needs, device)
+
+
+def _best_tiles(
+    extents: Extents, beside: int, device: DeviceSpec
+) -> tuple[tuple[Configuration, ...], Needs]:
+    """The tiles that fit, the fastest first, and the needs of that."""
     tiles = _tiles(extents, device)
     needs = {tile: needs_of_tile(extents, tile, beside, device) for tile in tiles}
     limit = device.shared_bytes_per_block
@@ -135,9 +152,7 @@ def product_schedules(
         and needs[tile].registers <= register_limit(tile, device)
     ] or tiles[-1:]
     fitting.sort(key=lambda tile: tile_time_us(extents, tile, needs[tile], device))
-    best = fitting[:MOST_TILES]
-    schedule = Schedule(Strategy.PRODUCT, (tuple(best),), 1, roles.rows, roles.columns)
-    return schedule, needs[best[0]]
+    return tuple(fitting[:MOST_TILES]), needs[fitting[0]]
 
 
 def is_of_one_row(ops: Sequence[Op]) -> bool:
@@ -147,7 +162,7 @@ def is_of_one_row(ops: Sequence[Op]) -> bool:
     return all(1 in op.domain[-3:-1] for op in products)
 
 
-def extents_of(
+def _extents(
     graph: Graph, ops: Sequence[Op], space: Space, found: Sequence[Access], roles: Roles
 ) -> Extents:
     sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in space.axes}
@@ -164,7 +179,10 @@ def extents_of(
         inner,
         width=max(operand.type.dtype.bytes for pair in read for operand in pair),
         products=len(products),
-        sides=(len({str(row) for row, _ in read}), len({str(column) for _, column in read})),
+        sides=(
+            len({(row.value, row.map) for row, _ in read}),
+            len({(column.value, column.map) for _, column in read}),
+        ),
         precision=products[0].attribute("precision"),
         vector=min((_vector(a, sizes) for a in _operands(ops, found)), default=VECTOR_BYTES),
     )
@@ -173,7 +191,7 @@ def extents_of(
 def _operands(ops: Sequence[Op], found: Sequence[Access]) -> list[Access]:
     """What is read inside the loop."""
     inner = feeding(ops)
-    read = {(op.name, argument_of(op, k).value) for op in ops if is_contraction(op) for k in (0, 1)}
+    read = {(op.name, o.value) for op in ops if is_contraction(op) for o in factors_of(op)}
     loads = (access for access in found if not access.is_store)
     return [a for a in loads if a.op in inner or (a.op, a.value) in read]
 
@@ -189,13 +207,13 @@ def _vector(access: Access, sizes: Mapping[str, int]) -> int:
     return min(run & -run, VECTOR_BYTES)
 
 
-def _beside(graph: Graph, ops: Sequence[Op], space: Space, roles: Roles) -> int:
+def _beside(graph: Graph, ops: Sequence[Op], space: Space) -> int:
     """Tensors with an element for each of the result's, which are read after the loop."""
     inner = feeding(ops)
     read: set[str] = set()
     for op in ops:
         if op.name not in inner:
-            operands = {o.value for o in roles.operands(op)} if is_contraction(op) else set()
+            operands = {o.value for o in factors_of(op)} if is_contraction(op) else set()
             read |= {value for value in op.reads if value not in space.index} - operands
     elements = evaluate(space.parallel_size, graph.hints)
     return sum(graph.numel_of[v] >= elements for v in read)
@@ -239,8 +257,7 @@ def needs_of_tile(extents: Extents, tile: Configuration, beside: int, device: De
         return Needs()  # the interpreter allocates nothing
     rows, columns, inner = (tile.block(name) for name in ("MBLOCK", "NBLOCK", "KBLOCK"))
     lane = rows * columns // (tile.num_warps * device.warp_size)
-    along_rows, along_columns = extents.sides
-    elements = (along_rows * rows + along_columns * columns) * inner
+    elements = extents.lines(tile) * inner
     buffers = min(tile.num_stages, -(-extents.inner // inner))
     registers = BASE_REGISTERS + extents.products * lane + beside * min(lane, 32) // 2
     if not _multiplies_from_shared(device):
@@ -264,13 +281,11 @@ def tile_time_us(
     extents: Extents, tile: Configuration, needs: Needs, device: DeviceSpec, parts: int = 1
 ) -> float:
     """Microseconds that the processors multiply, and wait for L2 meanwhile."""
-    rows, columns = tile.block("MBLOCK"), tile.block("NBLOCK")
-    tiles = parts * extents.batch * -(-extents.rows // rows) * -(-extents.columns // columns)
-    along_rows, along_columns = extents.sides
+    tiles = parts * extents.tiles(tile)
     steps = -(-extents.inner // (parts * tile.block("KBLOCK")))
     inner = steps * tile.block("KBLOCK")
-    flops = 2 * rows * columns * inner * extents.products
-    moved = (along_rows * rows + along_columns * columns) * inner * extents.width
+    flops = 2 * tile.block("MBLOCK") * tile.block("NBLOCK") * inner * extents.products
+    moved = extents.lines(tile) * inner * extents.width
     busy = max(flops / _rate(extents, device), moved / (FEED * device.l2_rate)) * device.processors
     if device.backend == "cpu":
         return 1e6 * busy * tiles
@@ -281,32 +296,30 @@ def tile_time_us(
     return 1e6 * (-(-each // together) * max(waiting, together * busy) + LATENCY_S)
 
 
-def _rate(extents: Extents, device: DeviceSpec, vector: float = VECTOR_EFFICIENCY) -> float:
+def _rate(extents: Extents, device: DeviceSpec) -> float:
+    """Operations a second of a generated product."""
     if device.backend == "cpu":
         return device.tensor_rate
     if extents.precision == "ieee":
-        return device.vector_rate * vector
+        return device.vector_rate * VECTOR_EFFICIENCY
     return device.tensor_rate * EFFICIENCY / (2 if extents.precision == "tf32" else 1)
 
 
-def product_cost(
+def _cost(
     graph: Graph,
     ops: Sequence[Op],
-    stored: Collection[str],
     space: Space,
     found: Sequence[Access],
-    schedule: Schedule,
+    extents: Extents,
+    tile: Configuration,
     needs: Needs,
     device: DeviceSpec,
 ) -> Cost:
     """The cost of a region with products; of one alone, that of the library's kernel."""
-    extents = extents_of(graph, ops, space, found, roles_of(graph, ops, stored, space))
-    tile = schedule.candidates[0][0]
     inner = feeding(ops)
     sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in space.axes}
     moved = _moved(found, sizes)
-    flops = special = 0
-    around = 0
+    flops = special = around = 0
     for op in ops:
         size = graph.points_of[op.name]
         flops += weight_of(op) * size
@@ -315,12 +328,8 @@ def product_cost(
             continue
         again = _repeats(op, space, sizes, tile) if op.name in inner else 1
         around += weight_of(op) * size * again
-    is_alone = len(ops) == 1
-    multiply_us = (
-        _library_us(extents, tile, needs, device)
-        if is_alone
-        else tile_time_us(extents, tile, needs, device)
-    )
+    time_us = _library_us if len(ops) == 1 else tile_time_us
+    multiply_us = time_us(extents, tile, needs, device)
     memory_us = 1e6 * moved / (COPY_SHARE * device.copy_rate)
     around_us = 1e6 * around / (device.vector_rate / 2)
     hidden = (1 - EXPOSED) * min(multiply_us, memory_us)
@@ -330,8 +339,9 @@ def product_cost(
         bound = "launch"
     return Cost(
         bytes=moved,
-        bytes_by_size=_bytes_by_size(graph, space, found) if graph.symbols else moved,
-        cached_bytes=_cached(extents, tile),
+        bytes_by_size=bytes_by_size(graph, {a.name: a.size for a in space.axes}, found, moved),
+        # What all tiles ask for of their operands.
+        cached_bytes=extents.tiles(tile) * extents.lines(tile) * extents.inner * extents.width,
         flops=flops,
         special=special,
         needs=needs,
@@ -342,8 +352,7 @@ def product_cost(
 
 def _library_us(extents: Extents, tile: Configuration, needs: Needs, device: DeviceSpec) -> float:
     """The library's time: where tiles are few, it has several programs share an inner axis."""
-    rows, columns = tile.block("MBLOCK"), tile.block("NBLOCK")
-    tiles = extents.batch * -(-extents.rows // rows) * -(-extents.columns // columns)
+    tiles = extents.tiles(tile)
     shares = [parts for parts in (1, 2, 4, 8) if parts == 1 or tiles * parts <= device.processors]
     best = min(tile_time_us(extents, tile, needs, device, parts) for parts in shares)
     if extents.precision == "ieee" and device.backend != "cpu":
@@ -367,22 +376,3 @@ def _moved(found: Sequence[Access], sizes: dict[str, int]) -> int:
         most[what] = min(most.get(what, 0) + distinct, access.numel)
     width = {(access.value, access.is_store): access.width for access in found}
     return sum(width[what] * numel for what, numel in most.items())
-
-
-def _cached(extents: Extents, tile: Configuration) -> int:
-    """Bytes of operands that all tiles ask for."""
-    rows, columns = tile.block("MBLOCK"), tile.block("NBLOCK")
-    tiles = extents.batch * -(-extents.rows // rows) * -(-extents.columns // columns)
-    along_rows, along_columns = extents.sides
-    return tiles * (along_rows * rows + along_columns * columns) * extents.inner * extents.width
-
-
-def _bytes_by_size(graph: Graph, space: Space, found: Sequence[Access]) -> object:
-    symbolic = {axis.name: axis.size for axis in space.axes}
-    each = {
-        (access.value, access.is_store): multiply(
-            access.width, product(symbolic[axis] for axis in access.steps)
-        )
-        for access in found
-    }
-    return total(each.values())
