@@ -82,7 +82,7 @@ class Clustering:
         graph, names = self.program, set(self.clusters[number].computed)
         for name in tuple(names):
             names.update(value for value in graph.by_name[name].reads if value in self.free)
-        return [graph.by_name[name] for name in sorted(names, key=graph.position.__getitem__)]
+        return graph.in_order(names)
 
     def stored(self, number: int) -> frozenset[str]:
         """The values of a cluster that something reads and does not compute itself."""

@@ -152,13 +152,11 @@ def cut_region(
     """
     # The same cut, whatever the order of the program.
     graph, device = in_canonical_order(plan.graph), device_spec(plan.target)
-    place = graph.position.__getitem__
     constants = free_ops(graph)
 
     def judge(names: frozenset[str], stored: frozenset[str]) -> Candidate:
         needed = {v for name in names for v in graph.by_name[name].reads if v in constants}
-        ops = [graph.by_name[name] for name in sorted(names | needed, key=place)]
-        return candidate_for(graph, ops, stored, device, NO_LIMITS)
+        return candidate_for(graph, graph.in_order(names | needed), stored, device, NO_LIMITS)
 
     mine = frozenset(region.all_ops) - constants
     allows = Together(graph, requests).allows

@@ -96,7 +96,7 @@ class Groups:
         found = set(names)
         for name in tuple(found):
             found.update(value for value in by_name[name].reads if value in self.free)
-        return [by_name[name] for name in sorted(found, key=self.graph.position.__getitem__)]
+        return self.graph.in_order(found)
 
     def stored(self, keys: Collection[int]) -> frozenset[str]:
         """The values of the groups that something outside them reads."""

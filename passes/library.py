@@ -59,11 +59,10 @@ def as_calls(graph: Graph, reasons: Mapping[str, str]) -> Graph:
 
 def region_graph(graph: Graph, region: Region) -> Graph:
     """What a region computes, as a graph of its own."""
-    names = set(region.all_ops)
     return replace(
         graph,
         inputs=tuple(Input(name, graph.values[name]) for name in region.inputs),
-        ops=tuple(op for op in graph.ops if op.name in names),
+        ops=tuple(graph.in_order(region.all_ops)),
         outputs=tuple(Output(whole(graph.values[name])) for name in region.outputs),
         constants=(),
     )

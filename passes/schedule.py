@@ -76,7 +76,7 @@ def other_schedules(graph: Graph, region: Region, device: DeviceSpec) -> tuple[S
     """The ways to walk a region's rows that predicted time decided against."""
     if region.strategy not in (Strategy.ROW_IN_REGISTERS, Strategy.LOOPED):
         return ()
-    ops = sorted((graph.by_name[n] for n in region.all_ops), key=lambda op: graph.position[op.name])
+    ops = graph.in_order(region.all_ops)
     stored = frozenset(region.outputs)
     primary = primary_access(accesses(graph, ops, stored, region.space))
     every = schedules_for(graph, ops, stored, region.space, primary, device)

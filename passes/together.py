@@ -89,7 +89,7 @@ def _rows(graph: Graph, region: Region) -> int:
 
 
 def _flat(graph: Graph, region: Region, size: int, device: DeviceSpec) -> Schedule:
-    ops = [graph.by_name[name] for name in _in_order(graph, region)]
+    ops = graph.in_order(region.all_ops)
     live = live_values(graph, ops, frozenset(region.outputs))
     if device.backend == "cpu":
         # In the interpreter it is programs that cost time: no block larger than the tensor.
@@ -111,10 +111,6 @@ def _scheduled(graph: Graph, region: Region, schedule: Schedule, device: DeviceS
     """The region walked in this way, with what it then needs."""
     if schedule == region.schedule:
         return region
-    ops = [graph.by_name[name] for name in _in_order(graph, region)]
+    ops = graph.in_order(region.all_ops)
     needs = needs_of(graph, ops, region.outputs, region.space, schedule, device)
     return replace(region, schedule=schedule, cost=replace(region.cost, needs=needs))
-
-
-def _in_order(graph: Graph, region: Region) -> list[str]:
-    return sorted(region.all_ops, key=graph.position.__getitem__)

@@ -41,7 +41,7 @@ class Work:
 
 
 def work_of(graph: Graph, region: Region, rounds_everywhere: bool = False) -> Work:
-    ops = tuple(sorted((graph.by_name[n] for n in region.all_ops), key=_position(graph)))
+    ops = tuple(graph.in_order(region.all_ops))
     primary = primary_access(accesses(graph, ops, region.outputs, region.space))
     return Work(
         graph,
@@ -60,10 +60,6 @@ def rounded_values(ops: Sequence[Op], outputs: Sequence[str]) -> frozenset[str]:
         if op.name in found and (op.kind == "copy" or BY_KIND[op.kind].group is Group.BORDER):
             found |= {operand.value for operand in op.operands if isinstance(operand, Argument)}
     return frozenset(found)
-
-
-def _position(graph: Graph) -> Callable[[Op], int]:
-    return lambda op: graph.position[op.name]
 
 
 Groups = Mapping[str, tuple[LoopAxis, ...]]

@@ -83,8 +83,7 @@ def steps_of(plan: FusionPlan) -> tuple[Step, ...]:
     found = []
     for number, name in enumerate(plan.order):
         region = plan.by_name.get(name)
-        names = [name] if region is None else list(region.all_ops)
-        ops = sorted((graph.by_name[op] for op in names), key=lambda op: graph.position[op.name])
+        ops = graph.in_order([name] if region is None else region.all_ops)
         found.append(Step(number, name, tuple(ops), region))
     return tuple(found)
 

@@ -187,7 +187,7 @@ def _region(
     modules = dict.fromkeys(graph.by_name[name].source.module for name in region.ops)
     yield from _listed("       from ", [module for module in modules if module], "dim")
     yield from _listed("       in   ", _typed(graph, region.inputs), "dim")
-    ops = [graph.by_name[name] for name in sorted(region.all_ops, key=graph.position.__getitem__)]
+    ops = graph.in_order(region.all_ops)
     again = set(region.recomputed)
     rows = [
         _Row(

@@ -7,7 +7,7 @@ what has no generated form. Views are index maps on the edges and are never ops.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -295,6 +295,10 @@ class Graph:
     @cached_property
     def position(self) -> Mapping[str, int]:
         return {op.name: index for index, op in enumerate(self.ops)}
+
+    def in_order(self, names: Iterable[str]) -> list[Op]:
+        """The named ops as the program has them."""
+        return [self.by_name[name] for name in sorted(names, key=self.position.__getitem__)]
 
     @cached_property
     def values(self) -> Mapping[str, Value]:
