@@ -1,4 +1,4 @@
-"""The contexts of the kernel templates: each is the whole contract of one template file."""
+"""The contexts of the kernel templates: each is the whole contract of a template file."""
 
 from __future__ import annotations
 
@@ -88,29 +88,10 @@ class ProductContext:
 
 @dataclass(frozen=True, slots=True)
 class PartialContext:
-    """`reduction_partial.py.jinja`: each program folds one part of the row into `partials`.
+    """`reduction_partial.py.jinja`: each program folds one part of the row;
+    `reduction_walking.py.jinja`: each program walks whole rows, and folds its part of them all.
 
-    `partials` are (pointer parameter, accumulator, final reduction) of each reduction.
-    """
-
-    name: str
-    summary: tuple[str, ...]
-    parameters: tuple[str, ...]
-    x_size: str
-    r_size: str
-    parts: int
-    x_lines: tuple[str, ...]
-    r_lines: tuple[str, ...]
-    body: Pass
-    partials: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WalkingContext:
-    """`reduction_walking.py.jinja`: tile [XBLOCK, RBLOCK] of whole rows, walked by each program.
-
-    `partials` are (pointer parameter, what is left of the column's accumulator) of each fold over
-    all rows.
+    `partials` are (pointer parameter, what is left of the accumulators) of each workspace.
     """
 
     name: str

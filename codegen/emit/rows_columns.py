@@ -11,9 +11,9 @@ from functools import partial
 from types import MappingProxyType
 
 from fuser.codegen.body import Lines
-from fuser.codegen.emit.context import WalkingContext
-from fuser.codegen.emit.kernel import Work, build, kernel_spec, scratch, summary_of
-from fuser.codegen.emit.split import CombineBody, combine_kernel, workspace_name
+from fuser.codegen.emit.context import PartialContext
+from fuser.codegen.emit.kernel import Work, build, scratch
+from fuser.codegen.emit.split import CombineBody, combine_kernel, parts_kernel, workspace_name
 from fuser.codegen.reduction_body import ROW, Pass, RowBody
 from fuser.codegen.tiles import WALKED
 from fuser.ir.dim import product
@@ -70,27 +70,11 @@ def _walking_kernel(work: Work, folds: tuple[Op, ...], spaces: list[KernelArgume
         pointers = [body.pointer(workspace_name(op)) for op in folds]
         return step, tuple(zip(pointers, left, strict=True))
 
-    parts = work.region.schedule.parts
-    configurations = work.region.schedule.candidates[0]
-    built = build(work, WalkingBody, write, WALKED, configurations)
-    x_size = product(axis.size for axis in work.parallel)
-    r_size = product(axis.size for axis in work.reduced)
-    name = f"{work.region.name}_rows"
+    built = build(work, WalkingBody, write, WALKED, work.region.schedule.candidates[0])
+    grid = (GridAxis(work.region.schedule.parts),)
+    name, what = f"{work.region.name}_rows", "rows in registers and parts of columns"
 
-    def text(parameters: tuple[str, ...]) -> str:
-        step, partials = built.result
-        context = WalkingContext(
-            name=name,
-            summary=summary_of(work, "rows in registers and parts of columns"),
-            parameters=parameters,
-            x_size=built.sizes.text(x_size),
-            r_size=built.sizes.text(r_size),
-            parts=parts,
-            x_lines=built.x_lines(),
-            r_lines=built.r_lines(),
-            body=step,
-            partials=partials,
-        )
+    def written(context: PartialContext) -> str:
         return render("reduction_walking.py.jinja", context)
 
-    return kernel_spec(work, built, name, text, (GridAxis(parts),), configurations, spaces)
+    return parts_kernel(work, built, name, what, written, grid, spaces)

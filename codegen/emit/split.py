@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -10,6 +10,7 @@ from typing import Any
 
 from fuser.codegen.emit.context import CombineContext, PartialContext
 from fuser.codegen.emit.kernel import (
+    Built,
     Groups,
     MakeBody,
     Work,
@@ -170,29 +171,46 @@ def _partial_kernel(work: Work, parts: int, spaces: list[KernelArgument]) -> Ker
     configurations = work.region.schedule.candidates[0]
     form = partial(PartialBody, chunk=chunk_of(work))
     built = build(work, form, write, PARTIAL, configurations)
-    x_size = product(axis.size for axis in work.parallel)
-    r_size = product(axis.size for axis in work.reduced)
-    name = f"{work.region.name}_partial"
+    grid = (GridAxis(product(axis.size for axis in work.parallel), "XBLOCK"), GridAxis(parts))
+    # The last part may begin past the end of the row.
+    overshoot = parts * max(each.block("RBLOCK") for each in configurations)
+    name, what = f"{work.region.name}_partial", "parts of rows"
+
+    def written(context: PartialContext) -> str:
+        return render("reduction_partial.py.jinja", context)
+
+    return parts_kernel(work, built, name, what, written, grid, spaces, overshoot)
+
+
+def parts_kernel(
+    work: Work,
+    built: Built,
+    name: str,
+    what: str,
+    written: Callable[[PartialContext], str],
+    grid: tuple[GridAxis, ...],
+    spaces: Sequence[KernelArgument],
+    overshoot: int = 0,
+) -> KernelSpec:
+    """The first kernel: `built` has its pass, and what that leaves in each workspace."""
 
     def text(parameters: tuple[str, ...]) -> str:
         step, partials = built.result
         context = PartialContext(
             name=name,
-            summary=summary_of(work, "parts of rows"),
+            summary=summary_of(work, what),
             parameters=parameters,
-            x_size=built.sizes.text(x_size),
-            r_size=built.sizes.text(r_size),
-            parts=parts,
+            x_size=built.sizes.text(product(axis.size for axis in work.parallel)),
+            r_size=built.sizes.text(product(axis.size for axis in work.reduced)),
+            parts=work.region.schedule.parts,
             x_lines=built.x_lines(),
             r_lines=built.r_lines(),
             body=step,
             partials=partials,
         )
-        return render("reduction_partial.py.jinja", context)
+        return written(context)
 
-    grid = (GridAxis(x_size, "XBLOCK"), GridAxis(parts))
-    # The last part may begin past the end of the row.
-    overshoot = parts * max(each.block("RBLOCK") for each in configurations)
+    configurations = work.region.schedule.candidates[0]
     return kernel_spec(work, built, name, text, grid, configurations, spaces, overshoot)
 
 

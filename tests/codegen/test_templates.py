@@ -20,7 +20,6 @@ from fuser.codegen.emit.context import (
     RowContext,
     SharedContext,
     TiledContext,
-    WalkingContext,
 )
 from fuser.codegen.host import HostContext
 from fuser.ir.ops import TABLE
@@ -35,7 +34,7 @@ CONTEXTS: dict[str, type[Any]] = {
     "reduction_looped.py.jinja": LoopedContext,
     "reduction_partial.py.jinja": PartialContext,
     "reduction_row.py.jinja": RowContext,
-    "reduction_walking.py.jinja": WalkingContext,
+    "reduction_walking.py.jinja": PartialContext,
     "shared.py.jinja": SharedContext,
 }
 # Pages are no kernels: what they may use is tested beside what writes them.
