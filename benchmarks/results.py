@@ -63,8 +63,13 @@ def origin(commit: str = "") -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": commit or _commit(),
-        "environment": json.loads(json.dumps(environment(), default=str)),
+        "environment": _without_folders(json.loads(json.dumps(environment(), default=str))),
     }
+
+
+def _without_folders(facts: dict[str, Any]) -> dict[str, Any]:
+    """Without the folder of caches: each run has one of its own, which is empty and then gone."""
+    return {**facts, "knobs": [knob for knob in facts["knobs"] if knob["name"] != "cache_dir"]}
 
 
 def _commit() -> str:
