@@ -57,7 +57,9 @@ def dependencies(graph: Graph) -> dict[str, tuple[str, ...]]:
             if last_ordered is not None:
                 before.append(last_ordered)
             last_ordered = op.name
-        since_barrier.append(op.name)
+        # What reads nothing is the same on both sides of a barrier.
+        if op.reads or op.effect is not Effect.NONE:
+            since_barrier.append(op.name)
         found[op.name] = tuple(dict.fromkeys(before))
     return found
 
