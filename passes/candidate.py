@@ -68,7 +68,8 @@ def candidate_for(
         raise Refused(Reason.OTHER_REDUCTION, detail)
     found = accesses(graph, ops, stored, space)
     # Rows are summed where there are no products, and where there is nothing for tiles to share.
-    made = _reductions(graph, ops, stored, space, found, device) if is_of_one_row(ops) else []
+    is_summed = is_of_one_row(ops) and not space.halved
+    made = _reductions(graph, ops, stored, space, found, device) if is_summed else []
     if any(map(is_contraction, ops)):
         try:
             schedule, cost = product_kernel(graph, ops, stored, space, found, device)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from fuser.ir.dim import Dim, evaluate
+from fuser.ir.dim import Dim, evaluate, product
 from fuser.ir.graph import Argument, Graph, Op
 from fuser.ir.ops import is_contraction
 from fuser.ir.region import Reason
@@ -77,6 +77,23 @@ def roles_of(graph: Graph, ops: Sequence[Op], stored: Collection[str], space: Sp
         tuple(axis.name for axis in space.reduced),
         frozenset(turned),
     )
+
+
+def least_sides(roles: Roles, space: Space) -> tuple[int, int]:
+    """Rows and columns of the least tile that holds both halves of what is read in halves; raises
+    `NoSpace` where they do not lie within tiles."""
+    sizes = {axis.name: axis.size for axis in space.axes}
+    least = [1, 1]
+    for name in space.halved:
+        side = next((k for k, axes in enumerate((roles.rows, roles.columns)) if name in axes), None)
+        if side is None:
+            raise NoSpace(Reason.OTHER_SPACE, f"{name} runs over batches")
+        axes = (roles.rows, roles.columns)[side]
+        span = product(sizes[axis] for axis in axes[axes.index(name) :])
+        if not isinstance(span, int) or span & (span - 1):
+            raise NoSpace(Reason.OTHER_SPACE, f"{span} elements fill no tile")
+        least[side] = max(least[side], span)
+    return least[0], least[1]
 
 
 def _sides(

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from fuser.device import DeviceSpec
 from fuser.ir.graph import Argument, Graph, Op, Operand
-from fuser.ir.space import Space
 from fuser.passes.base import Limits
 from fuser.passes.candidate import Candidate, candidate_for
 from fuser.passes.online import decisive
@@ -32,7 +31,7 @@ class _Known:
         space = self.candidate.space
         names = (ops[place].name for place in self.places)
         index = dict(zip(names, space.index.values(), strict=True))
-        return replace(self.candidate, space=Space(space.axes, index))
+        return replace(self.candidate, space=replace(space, index=index))
 
 
 class Forms:

@@ -18,15 +18,16 @@ from fuser.ir.dim import evaluate
 from fuser.ir.graph import Graph, Op
 from fuser.ir.kernel import Configuration
 from fuser.ir.ops import BY_KIND, is_contraction
-from fuser.ir.region import Cost, Needs, Schedule, Strategy
+from fuser.ir.region import Cost, Needs, Reason, Schedule, Strategy
 from fuser.ir.space import Space
 from fuser.passes.access import Access
 from fuser.passes.approximate import weight_of
 from fuser.passes.configurations import power_of_two
-from fuser.passes.contraction import Roles, factors_of, feeding, roles_of
+from fuser.passes.contraction import Roles, factors_of, feeding, least_sides, roles_of
 from fuser.passes.cost import LATENCY_S, SPECIAL_WEIGHT, bytes_by_size
 from fuser.passes.kernel_model import VECTOR_BYTES
 from fuser.passes.resources import register_limit, resident
+from fuser.passes.unify import NoSpace
 
 EFFICIENCY = 0.72
 """Of the data sheet's tensor rate, what large products reach: 684 to 786 of 989 TFLOP/s on an
@@ -110,6 +111,8 @@ class Extents:
     precision: str
     vector: int
     """Bytes that one instruction can move of every operand."""
+    least: tuple[int, int] = (1, 1)
+    """Rows and columns that are in one tile."""
 
     def tiles(self, tile: Configuration) -> int:
         """How many tiles of this kind the results have."""
@@ -185,6 +188,7 @@ def _extents(
         ),
         precision=products[0].attribute("precision"),
         vector=min((_vector(a, sizes) for a in _operands(ops, found)), default=VECTOR_BYTES),
+        least=least_sides(roles, space),
     )
 
 
@@ -243,7 +247,11 @@ def _tiles(extents: Extents, device: DeviceSpec) -> list[Configuration]:
             stages,
         )
         found[tile] = None
-    return list(found)
+    high, wide = extents.least
+    whole = [t for t in found if t.block("MBLOCK") % high == t.block("NBLOCK") % wide == 0]
+    if not whole:
+        raise NoSpace(Reason.OTHER_SPACE, f"no tile of {high} rows and {wide} columns")
+    return whole
 
 
 def _configuration(rows: int, columns: int, inner: int, warps: int, stages: int) -> Configuration:

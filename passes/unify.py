@@ -10,6 +10,7 @@ exactly once at each point of its domain.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from fuser.ir.dim import Dim, divide, is_equal, product
 from fuser.ir.graph import Argument, Graph, Op
@@ -30,6 +31,7 @@ from fuser.ir.space import (
 )
 from fuser.passes.anchor import anchor_of
 from fuser.passes.columns import column_values, folded_axes
+from fuser.passes.parts import bounded, half_of, inside_slice, piece_index
 
 
 class NoSpace(Exception):
@@ -89,6 +91,8 @@ class _Unifier:
         self.axes: list[LoopAxis] = []
         self.index: dict[str, Index] = {}
         self.after_reduction = _after_reduction(ops)
+        self.multiplies = any(map(is_contraction, ops))
+        self.halves: set[str] = set()
 
     def run(self) -> Space:
         for op in self.ops.values():
@@ -109,7 +113,7 @@ class _Unifier:
             raise NoSpace(Reason.OTHER_SPACE, f"{missing} is not connected")
         space = Space(tuple(self.axes), dict(self.index))
         self.check(space)
-        return space
+        return replace(space, halved=frozenset(self.halves))
 
     def new_axes(self, name: str, size: Dim, is_reduced: bool) -> Affine:
         """Loop axes for one dimension of the anchor, split where a reshape asked for it."""
@@ -132,18 +136,27 @@ class _Unifier:
         while waiting:
             name = waiting.pop()
             op = self.ops[name]
-            for operand in op.operands:
+            for position, operand in enumerate(op.operands):
                 if isinstance(operand, Argument) and operand.value in self.ops:
                     producer = self.ops[operand.value]
                     if producer.name not in self.index:
-                        self.from_reader(
-                            producer, through(operand.map, self.index[name], self.sizes)
-                        )
+                        self.from_reader(producer, self.read(op, position, self.index[name]))
                         waiting.append(producer.name)
             for reader in self.graph.readers[name]:
                 if reader.name in self.ops and reader.name not in self.index:
                     self.from_producer(reader, op)
                     waiting.append(reader.name)
+
+    def read(self, op: Op, position: int, index: Index) -> Index:
+        """The index at which an op that stands at `index` reads an operand."""
+        operand = argument_of(op, position)
+        if self.has_parts(operand.value):
+            index = piece_index(op, position, index, self.sizes)
+        return through(operand.map, index, self.sizes)
+
+    def has_parts(self, value: str) -> bool:
+        """Whether a value may be read in parts, because tiles of a product hold all of them."""
+        return self.multiplies and value in self.after_reduction
 
     def from_reader(self, producer: Op, index: Index) -> None:
         if not producer.reduced:
@@ -192,11 +205,25 @@ class _Unifier:
 
     def from_producer(self, reader: Op, producer: Op) -> None:
         """Invert the edge's map; dimensions it says nothing about are filled with unused axes."""
-        operand = next(
-            o for o in reader.operands if isinstance(o, Argument) and o.value == producer.name
+        position, operand = next(
+            (k, o)
+            for k, o in enumerate(reader.operands)
+            if isinstance(o, Argument) and o.value == producer.name
         )
         produced = result_index(producer, self.index[producer.name])
-        self.index[reader.name] = self.like(reader, operand, produced)
+        if not self.has_parts(producer.name):
+            self.index[reader.name] = self.like(reader, operand, produced)
+            return
+        dimension = bounded(reader, position)
+        partial = self.inverse(operand.map, produced, reader, True, dimension)
+        if dimension is None:
+            self.index[reader.name] = self.complete(reader, partial)
+            return
+        # Along the dimension that is put together run the axes that a piece says nothing of.
+        used = {axis for affine in partial if affine is not None for axis in affine.axes}
+        axes = [a for a in self.axes if a.name not in used and not a.is_reduced]
+        partial[dimension] = self.walk(axes, (reader.domain[dimension],), reader)[0]
+        self.index[reader.name] = self.complete(reader, partial)
 
     def beside(self, op: Op) -> Index:
         """The index of an op that no edge connects to those before it: where it reads the same
@@ -217,7 +244,9 @@ class _Unifier:
         """The index at which an operand reads the elements `read`."""
         if operand.map.is_identity:
             return read
-        partial = self.inverse(operand.map, read, op)
+        return self.complete(op, self.inverse(operand.map, read, op))
+
+    def complete(self, op: Op, partial: Sequence[Affine | None]) -> Index:
         known = tuple(affine for affine in partial if affine is not None)
         return known if len(known) == len(partial) else self.fill(op, partial)
 
@@ -247,7 +276,18 @@ class _Unifier:
             )
         return regroup(linear, shape, self.sizes)
 
-    def inverse(self, index_map: IndexMap, index: Index, reader: Op) -> list[Affine | None]:
+    def inverse(
+        self,
+        index_map: IndexMap,
+        index: Index,
+        reader: Op,
+        in_parts: bool = False,
+        bounded: int | None = None,
+    ) -> list[Affine | None]:
+        """The reader's index, None for dimensions that the producer's says nothing of.
+
+        `in_parts` allows slices of what a tile holds; along `bounded` a piece is put in its place.
+        """
         current: list[Affine | None] = list(index)
         for step in reversed(index_map.steps):
             if isinstance(step, Reshape):
@@ -263,7 +303,14 @@ class _Unifier:
             for axis, affine in zip(step.axes, current, strict=True):
                 if axis.reader_axis is None:
                     continue
-                if axis.step != 1 or axis.offset != 0:
+                if step is index_map.steps[0] and axis.reader_axis == bounded:
+                    continue
+                count = step.reader_shape[axis.reader_axis]
+                if in_parts and affine is not None:
+                    affine = inside_slice(affine, axis, count, self.sizes)
+                elif axis.step != 1 or axis.offset != 0:
+                    affine = None
+                if affine is None:
                     raise NoSpace(Reason.OTHER_SPACE, f"{reader.name} reads a part of its producer")
                 found[axis.reader_axis] = affine
             current = found
@@ -316,18 +363,23 @@ class _Unifier:
         """Ops and other indices than their own at which they are computed."""
         while waiting:
             name, index = waiting.pop()
-            for operand in self.ops[name].operands:
+            for position, operand in enumerate(self.ops[name].operands):
                 if not isinstance(operand, Argument) or operand.value not in self.ops:
                     continue
                 producer = self.ops[operand.value]
-                wanted = through(operand.map, index, self.sizes)
+                wanted = self.read(self.ops[name], position, index)
                 own = result_index(producer, self.index[producer.name])
                 if wanted == own:
                     continue
                 key = [a.key() for a in wanted]
                 if key == [a.key() for a in own]:
                     continue
-                if producer.name not in self.after_reduction:
+                if self.has_parts(producer.name) and is_contraction(producer):
+                    half = half_of(wanted, own, self.sizes)
+                    if half is None:
+                        raise NoSpace(Reason.OTHER_SPACE, f"{name} reads {producer.name} of another row")
+                    self.halves.add(half.axis)
+                elif producer.name not in self.after_reduction or (self.multiplies and not producer.reduced):
                     if (producer.name, *key) not in seen:
                         seen.add((producer.name, *key))
                         waiting.append((producer.name, wanted))

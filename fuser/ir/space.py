@@ -78,6 +78,8 @@ class Space:
 
     axes: tuple[LoopAxis, ...]
     index: Mapping[str, Index]
+    halved: frozenset[str] = frozenset()
+    """Axes with two places of which a product is read at one alone: a tile holds both."""
 
     @property
     def parallel(self) -> tuple[LoopAxis, ...]:

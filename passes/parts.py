@@ -1,0 +1,147 @@
+"""Parts of a tile's axis: slices that are read of a product, and pieces that are put together again.
+
+In: indices over loop axes. Out: the same inside a part, over the axes that run within it; which
+part it is fixes the others. A rotary embedding reads the two halves of a head: a tile that holds
+both has what it reads. Raises `SplitAxis` where an axis runs over the border of a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from fuser.ir.dim import Dim
+from fuser.ir.graph import Op
+from fuser.ir.index_map import Axis
+from fuser.ir.ops import BY_KIND, Group
+from fuser.ir.space import Affine, Index, NotLinear, SplitAxis
+
+Sizes = Mapping[str, Dim]
+Bound = tuple[int, int, int]
+"""A dimension of a domain, and from where to where a piece reaches along it."""
+
+
+class Half(NamedTuple):
+    """Of an axis with two places the one at which a product is read, wherever the reader stands."""
+
+    axis: str
+    place: int
+
+
+def inside_slice(whole: Affine, part: Axis, count: Dim, sizes: Sizes) -> Affine | None:
+    """The index inside a slice of `count` elements of a dimension that has the index `whole`; None
+    where the slice is not some of the axes."""
+    is_start = part.step == 1 and part.offset == 0
+    if not (isinstance(count, int) and all(isinstance(sizes[a], int) for a in whole.axes)):
+        return whole if is_start else None
+    step = part.step
+    if not isinstance(step, int) or step < 1 or whole.offset != 0:
+        return whole if is_start else None
+    if is_start and _reach(whole, sizes) == count:
+        return whole
+    kept = {
+        axis: coefficient // step
+        for axis, coefficient in whole.terms
+        if isinstance(coefficient, int)
+        and not (_runs_below(axis, coefficient, sizes, step) and step > 1)
+        and _runs_below(axis, coefficient, sizes, step * count)
+    }
+    inside = Affine(tuple(kept.items()))
+    return inside if _reach(inside, sizes) == count else None
+
+
+def piece_index(op: Op, position: int, index: Index, sizes: Sizes) -> Index:
+    """The index of a border op over the piece that it reads from an operand; its own where the
+    pieces are no equal parts of a dimension."""
+    bound = _bound(op, position)
+    if bound is None:
+        return index
+    dimension, low, high = bound
+    whole, length = index[dimension], high - low
+    if low % length or not all(isinstance(c, int) for _, c in whole.terms):
+        return index
+    kept: list[tuple[str, Dim]] = []
+    offset = whole.offset
+    for axis, step in whole.terms:
+        size = sizes[axis]
+        assert isinstance(step, int)
+        if _runs_below(axis, step, sizes, length):
+            kept.append((axis, step))
+        elif isinstance(size, int) and isinstance(offset, int):
+            offset += low // step % size * step
+        else:
+            return index
+    return (*index[:dimension], Affine(tuple(kept), offset), *index[dimension + 1 :])
+
+
+def half_of(wanted: Index, own: Index, sizes: Sizes) -> Half | None:
+    """The half that is read at `wanted` of what stands at `own`; None where it is no half."""
+    found: set[Half] = set()
+    for there, here in zip(wanted, own, strict=True):
+        if there.key() == here.key():
+            continue
+        left = dict(here.terms)
+        if any(left.pop(axis, None) != step for axis, step in there.terms) or len(left) != 1:
+            return None
+        ((axis, step),) = left.items()
+        moved = (there.offset, here.offset)
+        if sizes[axis] != 2 or not isinstance(step, int) or not all(
+            isinstance(offset, int) for offset in moved
+        ):
+            return None
+        place, rest = divmod(moved[0] - moved[1], step)  # type: ignore[operator]
+        if rest or place not in (0, 1):
+            return None
+        found.add(Half(axis, place))
+    return found.pop() if len(found) == 1 else None
+
+
+def bounded(op: Op, position: int) -> int | None:
+    """The dimension along which an operand is a piece of what a border op puts together."""
+    bound = _bound(op, position)
+    return None if bound is None else bound[0]
+
+
+def _bound(op: Op, position: int) -> Bound | None:
+    if BY_KIND[op.kind].group is not Group.BORDER:
+        return None
+    guards = op.attribute("guards")
+    if not all(len(guard) == 1 for guard in guards):
+        return None
+    bounds = [guard[0] for guard in guards]
+    ends = [0, *(high for _, _, high in bounds)]
+    dimensions = {axis for axis, _, _ in bounds}
+    # Pieces of one dimension, each from where the one before it ends.
+    if len(dimensions) != 1 or any(low != end for (_, low, _), end in zip(bounds, ends)):
+        return None
+    (dimension,) = dimensions
+    ends.append(op.domain[dimension])
+    low, high = ends[position], ends[position + 1]
+    if not (isinstance(low, int) and isinstance(high, int) and low < high):
+        return None
+    return dimension, low, high
+
+
+def _runs_below(axis: str, step: Dim, sizes: Sizes, border: int) -> bool:
+    """Whether an axis runs between borders, or from one to the next; raises `SplitAxis` where it
+    does both."""
+    size = sizes[axis]
+    if not (isinstance(step, int) and isinstance(size, int)):
+        raise NotLinear(f"a part of {axis}, whose size is known only at the call")
+    if step * size <= border:
+        return True
+    if step >= border:
+        return False
+    inner, rest = divmod(border, step)
+    if rest or size % inner:
+        raise NotLinear(f"{axis} of size {size} does not divide at {border}")
+    raise SplitAxis(axis, inner)
+
+
+def _reach(form: Affine, sizes: Sizes) -> int:
+    reach = 1
+    for axis, step in form.terms:
+        size = sizes[axis]
+        assert isinstance(size, int) and isinstance(step, int)
+        reach += (size - 1) * step
+    return reach
