@@ -211,13 +211,19 @@ class Body:
             if guards:
                 self.lines.emit(level, f"{outside} = {rest}")
                 elsewhere = Held(outside, DType.BOOL, level)
-            chosen = self.operand(last, index, elsewhere)
+            there = self.piece_index(op, len(pieces), index)
+            chosen = self.operand(last, there, elsewhere)
             chosen = Held(convert(chosen, op.compute), op.compute, chosen.level | level)
-        for piece, piece_guard in reversed(list(zip(pieces, guards, strict=True))):
-            held = self.operand(piece, index, piece_guard)
+        for position in reversed(range(len(pieces))):
+            piece, piece_guard = pieces[position], guards[position]
+            held = self.operand(piece, self.piece_index(op, position, index), piece_guard)
             text = f"tl.where({piece_guard.text}, {convert(held, op.compute)}, {chosen.text})"
             chosen = Held(text, op.compute, chosen.level | held.level | piece_guard.level)
         return self.bind(op, chosen)
+
+    def piece_index(self, op: Op, position: int, index: Index) -> Index:
+        """The index of an op over a piece that it puts in place: the op's own."""
+        return index
 
     def guard(
         self,

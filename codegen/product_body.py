@@ -8,16 +8,19 @@ names and sizes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fuser.codegen.body import Body
 from fuser.codegen.expressions import Held, convert
 from fuser.codegen.products import with_added
+from fuser.ir.dim import product
 from fuser.ir.dtype import DType
-from fuser.ir.graph import Argument, Op
-from fuser.ir.space import Affine, Index, through
+from fuser.ir.graph import Argument, Op, Operand
+from fuser.ir.space import Affine, Index, LoopAxis, through
 from fuser.passes.access import operand_offset
+from fuser.passes.parts import Half, half_of, piece_index
+from fuser.passes.unify import result_index
 
 
 class OperandBody(Body):
@@ -78,10 +81,45 @@ class OperandBody(Body):
 class ResultBody(Body):
     """What is done with the sums, after the loop."""
 
-    def __init__(self, *arguments: Any, sums: Mapping[str, str]) -> None:
-        """`sums` has the accumulator of each product."""
+    def __init__(
+        self, *arguments: Any, sums: Mapping[str, str], along: Mapping[str, Sequence[LoopAxis]]
+    ) -> None:
+        """`sums` has the accumulator of each product, `along` the axes of each tile variable."""
         super().__init__(*arguments)
         self.sums = sums
+        self.along = along
+
+    def operand(self, operand: Operand, index: Index, guard: Held | None) -> Held:
+        """A product is read at its own place, or at one half of an axis of the tile."""
+        half = self.half(operand, index)
+        if half is None:
+            return super().operand(operand, index, guard)
+        assert isinstance(operand, Argument)
+        what = ("half", operand.value, half)
+        if what not in self.known:
+            self.known[what] = self.halved(self.graph.by_name[operand.value], half)
+        return self.known[what]
+
+    def half(self, operand: Operand, index: Index) -> Half | None:
+        if not isinstance(operand, Argument) or operand.value not in self.sums:
+            return None
+        producer = self.graph.by_name[operand.value]
+        own = result_index(producer, self.space.index[producer.name])
+        return half_of(through(operand.map, index, self.axis_sizes), own, self.axis_sizes)
+
+    def halved(self, product_op: Op, half: Half) -> Held:
+        held = self.value(product_op, self.space.index[product_op.name])
+        variable = self.levels[half.axis]
+        side = {"m": "rows", "n": "columns"}[variable]
+        within = self.along[variable]
+        inner = product(a.size for a in within[1 + [a.name for a in within].index(half.axis) :])
+        name = self.names.fresh(f"{product_op.name}_half")
+        text = f"fn.half_of_{side}({held.text}, {half.place}, {inner})"
+        self.lines.emit(held.level, f"{name} = {text}")
+        return Held(name, held.dtype, held.level)
+
+    def piece_index(self, op: Op, position: int, index: Index) -> Index:
+        return piece_index(op, position, index, self.axis_sizes)
 
     def contraction(self, op: Op, index: Index, guard: Held | None) -> Held:
         text = with_added(self, op, self.sums[op.name], index, guard)

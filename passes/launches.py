@@ -24,6 +24,7 @@ from fuser.ir.region import Region, RegionKind
 from fuser.passes.analysis import Step, eager_peak_bytes, peak_of
 from fuser.passes.base import OF_THIS_ORDER, dependencies, in_canonical_order
 from fuser.passes.together import busy_us, tiled_alike, together_us
+from fuser.passes.woven import are_siblings, is_product, woven
 
 MOST_ARGUMENTS = 320
 """Pointers of one launch: eight bytes each of the 4096 that a launch can pass."""
@@ -208,19 +209,26 @@ def _grouped(steps: _Steps, device: DeviceSpec, refused: _Refused) -> list[_Grou
         region = steps.by_name.get(step)
         if region is None or step in refused:
             continue
-        if region.kind is RegionKind.CONTRACTION:
+        kind = region.kind is RegionKind.CONTRACTION
+        if kind:
             refused[step] = (LaunchReason.PRODUCT, "")
-            continue
-        busy = busy_us(region, device)
-        if busy > SHORT * device.launch_us:
-            refused[step] = (LaunchReason.LONG, f"{busy:.1f} us")
-            continue
+            if not is_product(region):
+                continue
+        else:
+            busy = busy_us(region, device)
+            if busy > SHORT * device.launch_us:
+                refused[step] = (LaunchReason.LONG, f"{busy:.1f} us")
+                continue
+            refused[step] = (LaunchReason.NO_OTHER, "")
         place = steps.graph.values[region.outputs[0]].type.device
-        refused[step] = (LaunchReason.NO_OTHER, "")
-        free = [k for k, g in enumerate(groups) if g.wave >= wave and g.device == place]
+        free = [
+            k
+            for k, g in enumerate(groups)
+            if g.wave >= wave and g.device == place and _may_join(steps.graph, g, region)
+        ]
         for number in sorted(free, key=lambda k: groups[k].wave):
             group = groups[number]
-            reason = _against(group, region, device)
+            reason = _against(steps.graph, group, region, device)
             if reason is None:
                 groups[number] = group.with_region(region)
                 waves[step] = group.wave
@@ -234,7 +242,18 @@ def _grouped(steps: _Steps, device: DeviceSpec, refused: _Refused) -> list[_Grou
     return several
 
 
-def _against(group: _Group, region: Region, device: DeviceSpec) -> LaunchReason | None:
+def _may_join(graph: Graph, group: _Group, region: Region) -> bool:
+    """Whether a region is of the same kind as those of a group: a product one that multiplies what
+    they multiply."""
+    first = group.regions[0]
+    if is_product(first) != is_product(region):
+        return False
+    return not is_product(region) or are_siblings(graph, first, region)
+
+
+def _against(
+    graph: Graph, group: _Group, region: Region, device: DeviceSpec
+) -> LaunchReason | None:
     """Why a region cannot join a group that does not wait for it."""
     first = group.regions[0]
     if len(first.schedule.candidates) != len(region.schedule.candidates):
@@ -243,10 +262,20 @@ def _against(group: _Group, region: Region, device: DeviceSpec) -> LaunchReason 
         return LaunchReason.TOO_MANY_OPS
     if len(group.values.union(region.inputs, region.outputs)) > MOST_ARGUMENTS:
         return LaunchReason.TOO_MANY_ARGUMENTS
-    joined = (*group.regions, region)
-    if together_us(joined, device) >= together_us(group.regions, device) + region.cost.time_us:
+    together = _launch_us(graph, (*group.regions, region), device)
+    if together is None:
+        return LaunchReason.PRODUCT
+    if together >= (_launch_us(graph, group.regions, device) or 0.0) + region.cost.time_us:
         return LaunchReason.NO_GAIN
     return None
+
+
+def _launch_us(graph: Graph, regions: Sequence[Region], device: DeviceSpec) -> float | None:
+    """The predicted time of regions in one launch; None where their tiles do not go together."""
+    if len(regions) == 1 or not is_product(regions[0]):
+        return together_us(regions, device)
+    found = woven(graph, regions, device)
+    return None if found is None else found.time_us
 
 
 def _within(
@@ -278,8 +307,12 @@ def _fitting(
 
 def _tiled(steps: _Steps, group: _Group, device: DeviceSpec) -> _Group:
     """The group with the tiles that its regions have in one launch, and what that saves."""
+    apart = sum(region.cost.time_us for region in group.regions)
+    found = woven(steps.along, group.regions, device) if is_product(group.regions[0]) else None
+    if found is not None:
+        return replace(group, regions=found.regions, saved_us=apart - found.time_us)
     alike = tiled_alike(steps.along, group.regions, device)
-    saved = sum(region.cost.time_us for region in group.regions) - together_us(alike, device)
+    saved = apart - together_us(alike, device)
     return replace(group, regions=alike, saved_us=saved)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from fuser import config
-from fuser.device import device_spec
+from fuser.device import DeviceSpec, device_spec
 from fuser.dump.stages import NO_STAGES, Stages
 from fuser.ir.check import check_graph, check_plan
 from fuser.ir.graph import Graph
@@ -16,7 +16,7 @@ from fuser.ir.rules import FusionRule, apply, check_asserted
 from fuser.passes.approximate import approximate
 from fuser.passes.base import NO_CUTS, Cuts, Limits
 from fuser.passes.canonicalize import merge_equal_ops, remove_unused_ops
-from fuser.passes.decide import decide
+from fuser.passes.decide import Decisions, decide
 from fuser.passes.launches import share_launches
 from fuser.passes.library import as_calls, lone_products
 from fuser.passes.narrow import gather_early, sum_one_hot
@@ -77,7 +77,7 @@ def plan_graph(
     requests = apply(rules, graph, warn=phase != "backward")
     device = device_spec(target)
     decided = decide(graph, device, Limits(), requests, cuts)
-    while alone := lone_products(decided, graph):
+    while alone := _left_alone(graph, decided, device, unshared):
         # Around a call other merges may be best: all is decided anew. So it is around a product
         # that is whole again.
         whole = joined(graph, alone)
@@ -106,6 +106,19 @@ def plan_graph(
         check_plan(plan, "share_launches")
     check_asserted(requests, plan)
     return plan
+
+
+def _left_alone(
+    graph: Graph, decided: Decisions, device: DeviceSpec, unshared: Collection[str]
+) -> Mapping[str, str]:
+    """The products that nothing is fused into and that share no launch, and why they are calls."""
+    alone = lone_products(decided, graph)
+    if not alone:
+        return alone
+    shared = share_launches(graph, decided.regions, decided.order, device, decided.peak, unshared)
+    together = {name for launch in shared.launches for name in launch.regions}
+    ops = {op for region in shared.regions if region.name in together for op in region.ops}
+    return {name: reason for name, reason in alone.items() if name not in ops}
 
 
 def _record(name: str, start: float, before: int, after: int) -> PassRecord:

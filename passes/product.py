@@ -135,8 +135,8 @@ def product_kernel(
 ) -> tuple[Schedule, Cost]:
     """The schedule of a region with products and its cost; raises `NoSpace`."""
     roles = roles_of(graph, ops, stored, space)
-    extents = _extents(graph, ops, space, found, roles)
-    tiles, needs = _best_tiles(extents, _beside(graph, ops, space), device)
+    extents = extents_of(graph, ops, space, found, roles)
+    tiles, needs = _best_tiles(extents, beside_of(graph, ops, space), device)
     schedule = Schedule(Strategy.PRODUCT, (tiles,), 1, roles.rows, roles.columns)
     return schedule, _cost(graph, ops, space, found, extents, tiles[0], needs, device)
 
@@ -165,7 +165,7 @@ def is_of_one_row(ops: Sequence[Op]) -> bool:
     return all(1 in op.domain[-3:-1] for op in products)
 
 
-def _extents(
+def extents_of(
     graph: Graph, ops: Sequence[Op], space: Space, found: Sequence[Access], roles: Roles
 ) -> Extents:
     sizes = {axis.name: evaluate(axis.size, graph.hints) for axis in space.axes}
@@ -211,7 +211,7 @@ def _vector(access: Access, sizes: Mapping[str, int]) -> int:
     return min(run & -run, VECTOR_BYTES)
 
 
-def _beside(graph: Graph, ops: Sequence[Op], space: Space) -> int:
+def beside_of(graph: Graph, ops: Sequence[Op], space: Space) -> int:
     """Tensors with an element for each of the result's, which are read after the loop."""
     inner = feeding(ops)
     read: set[str] = set()
@@ -267,7 +267,9 @@ def needs_of_tile(extents: Extents, tile: Configuration, beside: int, device: De
     lane = rows * columns // (tile.num_warps * device.warp_size)
     elements = extents.lines(tile) * inner
     buffers = min(tile.num_stages, -(-extents.inner // inner))
-    registers = BASE_REGISTERS + extents.products * lane + beside * min(lane, 32) // 2
+    # Of what is read in halves, an element's own value and both halves are alive at once.
+    values = extents.products if extents.least == (1, 1) else max(extents.products, 3)
+    registers = BASE_REGISTERS + values * lane + beside * min(lane, 32) // 2
     if not _multiplies_from_shared(device):
         buffers = max(1, buffers - 1)
         registers += FRAGMENT_REGISTERS * extents.products
@@ -290,18 +292,25 @@ def tile_time_us(
 ) -> float:
     """Microseconds that the processors multiply, and wait for L2 meanwhile."""
     tiles = parts * extents.tiles(tile)
+    busy, waiting = work_of_tile(extents, tile, device, parts)
+    if device.backend == "cpu":
+        return 1e6 * busy * tiles
+    each = -(-tiles // device.processors)
+    together = max(1, min(needs.blocks_per_processor, each))
+    return 1e6 * (-(-each // together) * max(waiting, together * busy) + LATENCY_S)
+
+
+def work_of_tile(
+    extents: Extents, tile: Configuration, device: DeviceSpec, parts: int = 1
+) -> tuple[float, float]:
+    """Seconds that one tile keeps a processor busy, and at least takes from its start to its end: a
+    step waits for what was asked for some steps ago, while other tiles multiply."""
     steps = -(-extents.inner // (parts * tile.block("KBLOCK")))
     inner = steps * tile.block("KBLOCK")
     flops = 2 * tile.block("MBLOCK") * tile.block("NBLOCK") * inner * extents.products
     moved = extents.lines(tile) * inner * extents.width
     busy = max(flops / _rate(extents, device), moved / (FEED * device.l2_rate)) * device.processors
-    if device.backend == "cpu":
-        return 1e6 * busy * tiles
-    each = -(-tiles // device.processors)
-    together = max(1, min(needs.blocks_per_processor, each))
-    # A step waits for what was asked for some steps ago; other tiles multiply meanwhile.
-    waiting = steps * LATENCY_S / max(1, tile.num_stages - 1)
-    return 1e6 * (-(-each // together) * max(waiting, together * busy) + LATENCY_S)
+    return busy, steps * LATENCY_S / max(1, tile.num_stages - 1)
 
 
 def _rate(extents: Extents, device: DeviceSpec) -> float:
@@ -336,7 +345,7 @@ def _cost(
             continue
         again = _repeats(op, space, sizes, tile) if op.name in inner else 1
         around += weight_of(op) * size * again
-    time_us = _library_us if len(ops) == 1 else tile_time_us
+    time_us = library_us if len(ops) == 1 else tile_time_us
     multiply_us = time_us(extents, tile, needs, device)
     memory_us = 1e6 * moved / (COPY_SHARE * device.copy_rate)
     around_us = 1e6 * around / (device.vector_rate / 2)
@@ -358,7 +367,7 @@ def _cost(
     )
 
 
-def _library_us(extents: Extents, tile: Configuration, needs: Needs, device: DeviceSpec) -> float:
+def library_us(extents: Extents, tile: Configuration, needs: Needs, device: DeviceSpec) -> float:
     """The library's time: where tiles are few, it has several programs share an inner axis."""
     tiles = extents.tiles(tile)
     shares = [parts for parts in (1, 2, 4, 8) if parts == 1 or tiles * parts <= device.processors]

@@ -137,7 +137,12 @@ def _write(
     ]
     shared = (work.graph, work.region.space, work.rounding)
     sums: dict[str, str] = {}
-    result = ResultBody(*shared, texts[2], sizes, sums=sums)
+    axes = {axis.name: axis for axis in work.region.space.axes}
+    along = {
+        "m": [axes[name] for name in roles.rows],
+        "n": [axes[name] for name in roles.columns],
+    }
+    result = ResultBody(*shared, texts[2], sizes, sums=sums, along=along)
     rows, columns = (
         OperandBody(
             *shared, text, sizes,

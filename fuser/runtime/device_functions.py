@@ -20,5 +20,6 @@ else:
     from fuser.runtime.device_math import *  # noqa: F403
     from fuser.runtime.device_reductions import *  # noqa: F403
 
+from fuser.runtime.device_halves import *  # noqa: F403 - written once for both
 from fuser.runtime.device_online import *  # noqa: F403 - written once for both
 from fuser.runtime.device_random import *  # noqa: F403
