@@ -20,7 +20,7 @@ from fuser.ir.graph import Argument, Op, Operand
 from fuser.ir.space import Affine, Index, LoopAxis, through
 from fuser.passes.access import operand_offset
 from fuser.passes.parts import Half, half_of, piece_index
-from fuser.passes.unify import result_index
+from fuser.passes.unify import after_reduction, result_index
 
 
 class OperandBody(Body):
@@ -88,6 +88,7 @@ class ResultBody(Body):
         super().__init__(*arguments)
         self.sums = sums
         self.along = along
+        self.after_products = after_reduction(self.graph.in_order(self.inside))
 
     def operand(self, operand: Operand, index: Index, guard: Held | None) -> Held:
         """A product is read at its own place, or at one half of an axis of the tile."""
@@ -119,6 +120,9 @@ class ResultBody(Body):
         return Held(name, held.dtype, held.level)
 
     def piece_index(self, op: Op, position: int, index: Index) -> Index:
+        operand = op.operands[position]
+        if not isinstance(operand, Argument) or operand.value not in self.after_products:
+            return index
         return piece_index(op, position, index, self.axis_sizes)
 
     def contraction(self, op: Op, index: Index, guard: Held | None) -> Held:

@@ -2,8 +2,9 @@
 
 In: a plan with its kernels and a way to race two ways of computing a region. Out: the plan with
 both times in the notes of each region with products, and the products that are faster as the
-library's, the rest of their region being kernels of its own. What was measured is kept by what the
-kernel computes, so that the same program gets the same choice.
+library's, the rest of their region being kernels of its own. Regions that share a launch are raced
+together. What was measured is kept by what the kernel computes, so that the same program gets the
+same choice.
 """
 
 from __future__ import annotations
@@ -57,36 +58,47 @@ def choose(
     calls: dict[str, str] = {}
     noted: dict[str, Region] = {}
     for entry in kernels:
-        region = plan.by_name[entry.regions[0]]
-        products = [n for n in region.ops if is_contraction(plan.graph.by_name[n])]
+        regions = [plan.by_name[name] for name in entry.regions]
+        products = _in_question(plan.graph, regions)
         if not products:
             continue
-        ours, theirs = _times(plan, region, products, entry, race, memory, rounds_everywhere)
+        ours, theirs = _times(plan, regions, products, entry, race, memory, rounds_everywhere)
         if ours is not None and theirs is not None:
             text = f"and the rest {theirs:.1f} us, one kernel {ours:.1f} us"
-            note = f"{region.name}: the library {text}"
-            noted[region.name] = replace(region, notes=(*region.notes, note))
+            for region in regions:
+                note = f"{region.name}: the library {text}"
+                noted[region.name] = replace(region, notes=(*region.notes, note))
             if theirs < CLEARLY * ours:
                 calls |= dict.fromkeys(products, f"{MEASURED} {text}")
     regions = tuple(noted.get(region.name, region) for region in plan.regions)
     return Choice(replace(plan, regions=regions), calls)
 
 
+def _in_question(graph: Graph, regions: Sequence[Region]) -> list[str]:
+    """The products of a launch that may be the library's: those that nothing is fused into, and all
+    where there are none such."""
+    each = [[n for n in region.ops if is_contraction(graph.by_name[n])] for region in regions]
+    lone = [
+        names for region, names in zip(regions, each, strict=True) if names == list(region.all_ops)
+    ]
+    return [name for names in (lone if len(regions) > 1 and lone else each) for name in names]
+
+
 def _times(
     plan: FusionPlan,
-    region: Region,
+    regions: Sequence[Region],
     products: Sequence[str],
     entry: RegionKernels,
     race: Race,
     memory: Memory,
     rounds_everywhere: bool,
 ) -> Sequence[float | None]:
-    """Microseconds of the region's own kernels, and of the library's products with the rest."""
+    """Microseconds of the launch's own kernels, and of the library's products with the rest."""
     key = f"{memory.key(entry.kernels[0], plan.graph.hints)}-library"
     known = memory.recall(key, 2)
     if known is not None:
         return known
-    graph = region_graph(plan.graph, region)
+    graph = region_graph(plan.graph, regions)
     apart = plan_graph(
         as_calls(graph, dict.fromkeys(products, MEASURED)),
         plan.target,

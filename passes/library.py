@@ -7,7 +7,7 @@ thousands, is at least as fast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fuser.ir.graph import OPAQUE, Graph, Input, Op, Output, whole
@@ -57,12 +57,15 @@ def as_calls(graph: Graph, reasons: Mapping[str, str]) -> Graph:
     return replace(graph, ops=tuple(map(called, graph.ops)))
 
 
-def region_graph(graph: Graph, region: Region) -> Graph:
-    """What a region computes, as a graph of its own."""
+def region_graph(graph: Graph, regions: Sequence[Region]) -> Graph:
+    """What the regions of a launch compute, as a graph of its own."""
+    inputs = dict.fromkeys(name for region in regions for name in region.inputs)
+    ops = dict.fromkeys(name for region in regions for name in region.all_ops)
+    outputs = [name for region in regions for name in region.outputs]
     return replace(
         graph,
-        inputs=tuple(Input(name, graph.values[name]) for name in region.inputs),
-        ops=tuple(graph.in_order(region.all_ops)),
-        outputs=tuple(Output(whole(graph.values[name])) for name in region.outputs),
+        inputs=tuple(Input(name, graph.values[name]) for name in inputs),
+        ops=tuple(graph.in_order(ops)),
+        outputs=tuple(Output(whole(graph.values[name])) for name in outputs),
         constants=(),
     )

@@ -1,4 +1,4 @@
-"""Parts of a tile's axis: slices that are read of a product, and pieces that are put together again.
+"""Parts of a tile's axis: slices that are read of a product, and pieces that are put together.
 
 In: indices over loop axes. Out: the same inside a part, over the axes that run within it; which
 part it is fixes the others. A rotary embedding reads the two halves of a head: a tile that holds
@@ -7,14 +7,14 @@ both has what it reads. Raises `SplitAxis` where an axis runs over the border of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fuser.ir.dim import Dim
 from fuser.ir.graph import Op
-from fuser.ir.index_map import Axis
+from fuser.ir.index_map import Axis, IndexMap, Reshape
 from fuser.ir.ops import BY_KIND, Group
-from fuser.ir.space import Affine, Index, NotLinear, SplitAxis
+from fuser.ir.space import Affine, Index, NotLinear, SplitAxis, reshape_index
 
 Sizes = Mapping[str, Dim]
 Bound = tuple[int, int, int]
@@ -28,22 +28,66 @@ class Half(NamedTuple):
     place: int
 
 
-def inside_slice(whole: Affine, part: Axis, count: Dim, sizes: Sizes) -> Affine | None:
+def inverse_index(
+    index_map: IndexMap, index: Index, sizes: Sizes, domain: Sequence[Dim | None] = ()
+) -> list[Affine | None] | str:
+    """The index of a reader, given that of what it reads: None for dimensions that the map says
+    nothing of. A text where there is none says why, with a place for the reader's name.
+
+    With a reader's `domain` it may read slices, as far as they are some of the axes; None in it is
+    a dimension that is not asked for.
+    """
+    current: list[Affine | None] = list(index)
+    for step in reversed(index_map.steps):
+        if isinstance(step, Reshape):
+            if any(affine is None for affine in current):
+                return "a broadcast behind a reshape"
+            backwards = Reshape(step.producer_shape, step.reader_shape)
+            known = tuple(affine for affine in current if affine is not None)
+            current = list(reshape_index(known, backwards, sizes))
+            continue
+        found: list[Affine | None] = [Affine() if size == 1 else None for size in step.reader_shape]
+        for axis, affine in zip(step.axes, current, strict=True):
+            if axis.reader_axis is None:
+                continue
+            if step is index_map.steps[0] and domain and domain[axis.reader_axis] is None:
+                continue
+            is_part = axis.step != 1 or axis.offset != 0
+            if is_part and domain and affine is not None:
+                affine = _inside(affine, axis, step.reader_shape[axis.reader_axis], sizes)
+            elif is_part:
+                affine = None
+            if affine is None:
+                return "{} reads a part of its producer"
+            found[axis.reader_axis] = affine
+        current = found
+    # A slice from the start leaves no step.
+    for k, size in enumerate(domain):
+        affine = current[k]
+        if size is None or affine is None:
+            current[k] = None
+            continue
+        current[k] = _inside(affine, Axis(k), size, sizes)
+        if current[k] is None:
+            return "{} reads a part of its producer"
+    return current
+
+
+def _inside(whole: Affine, part: Axis, count: Dim, sizes: Sizes) -> Affine | None:
     """The index inside a slice of `count` elements of a dimension that has the index `whole`; None
     where the slice is not some of the axes."""
     is_start = part.step == 1 and part.offset == 0
-    if not (isinstance(count, int) and all(isinstance(sizes[a], int) for a in whole.axes)):
-        return whole if is_start else None
-    step = part.step
-    if not isinstance(step, int) or step < 1 or whole.offset != 0:
-        return whole if is_start else None
-    if is_start and _reach(whole, sizes) == count:
+    is_known = isinstance(count, int) and all(isinstance(sizes[a], int) for a in whole.axes)
+    if is_start and (not is_known or _reach(whole, sizes) == count):
         return whole
+    step = part.step
+    if not (is_known and isinstance(count, int) and isinstance(step, int)) or step < 1:
+        return None
     kept = {
         axis: coefficient // step
         for axis, coefficient in whole.terms
         if isinstance(coefficient, int)
-        and not (_runs_below(axis, coefficient, sizes, step) and step > 1)
+        and (step == 1 or not _runs_below(axis, coefficient, sizes, step))
         and _runs_below(axis, coefficient, sizes, step * count)
     }
     inside = Affine(tuple(kept.items()))
@@ -85,18 +129,20 @@ def half_of(wanted: Index, own: Index, sizes: Sizes) -> Half | None:
             return None
         ((axis, step),) = left.items()
         moved = (there.offset, here.offset)
-        if sizes[axis] != 2 or not isinstance(step, int) or not all(
-            isinstance(offset, int) for offset in moved
+        if (
+            sizes[axis] != 2
+            or not isinstance(step, int)
+            or not all(isinstance(offset, int) for offset in moved)
         ):
             return None
-        place, rest = divmod(moved[0] - moved[1], step)  # type: ignore[operator]
+        place, rest = divmod(moved[0] - moved[1], step)
         if rest or place not in (0, 1):
             return None
         found.add(Half(axis, place))
     return found.pop() if len(found) == 1 else None
 
 
-def bounded(op: Op, position: int) -> int | None:
+def piece_of(op: Op, position: int) -> int | None:
     """The dimension along which an operand is a piece of what a border op puts together."""
     bound = _bound(op, position)
     return None if bound is None else bound[0]
@@ -112,7 +158,9 @@ def _bound(op: Op, position: int) -> Bound | None:
     ends = [0, *(high for _, _, high in bounds)]
     dimensions = {axis for axis, _, _ in bounds}
     # Pieces of one dimension, each from where the one before it ends.
-    if len(dimensions) != 1 or any(low != end for (_, low, _), end in zip(bounds, ends)):
+    if len(dimensions) != 1 or any(
+        low != end for (_, low, _), end in zip(bounds, ends, strict=False)
+    ):
         return None
     (dimension,) = dimensions
     ends.append(op.domain[dimension])
@@ -142,6 +190,7 @@ def _reach(form: Affine, sizes: Sizes) -> int:
     reach = 1
     for axis, step in form.terms:
         size = sizes[axis]
-        assert isinstance(size, int) and isinstance(step, int)
+        assert isinstance(size, int)
+        assert isinstance(step, int)
         reach += (size - 1) * step
     return reach

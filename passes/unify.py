@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from fuser.ir.dim import Dim, divide, is_equal, product
 from fuser.ir.graph import Argument, Graph, Op
-from fuser.ir.index_map import IndexMap, Reshape, Shape
+from fuser.ir.index_map import IndexMap, Shape
 from fuser.ir.ops import BY_KIND, Group, is_contraction
 from fuser.ir.region import Reason
 from fuser.ir.space import (
@@ -26,12 +26,11 @@ from fuser.ir.space import (
     SplitAxis,
     covers_once,
     regroup,
-    reshape_index,
     through,
 )
 from fuser.passes.anchor import anchor_of
 from fuser.passes.columns import column_values, folded_axes
-from fuser.passes.parts import bounded, half_of, inside_slice, piece_index
+from fuser.passes.parts import half_of, inverse_index, piece_index, piece_of
 
 
 class NoSpace(Exception):
@@ -90,7 +89,7 @@ class _Unifier:
         self.sizes: dict[str, Dim] = {}
         self.axes: list[LoopAxis] = []
         self.index: dict[str, Index] = {}
-        self.after_reduction = _after_reduction(ops)
+        self.after_reduction = after_reduction(ops)
         self.multiplies = any(map(is_contraction, ops))
         self.halves: set[str] = set()
 
@@ -158,6 +157,11 @@ class _Unifier:
         """Whether a value may be read in parts, because tiles of a product hold all of them."""
         return self.multiplies and value in self.after_reduction
 
+    def is_whole(self, op: Op) -> bool:
+        """Whether an op has a value at its own index alone, and is not computed again at others."""
+        is_kept = op.reduced or not self.multiplies
+        return op.name in self.after_reduction and bool(is_kept)
+
     def from_reader(self, producer: Op, index: Index) -> None:
         if not producer.reduced:
             self.index[producer.name] = index
@@ -214,15 +218,16 @@ class _Unifier:
         if not self.has_parts(producer.name):
             self.index[reader.name] = self.like(reader, operand, produced)
             return
-        dimension = bounded(reader, position)
-        partial = self.inverse(operand.map, produced, reader, True, dimension)
-        if dimension is None:
-            self.index[reader.name] = self.complete(reader, partial)
-            return
-        # Along the dimension that is put together run the axes that a piece says nothing of.
-        used = {axis for affine in partial if affine is not None for axis in affine.axes}
-        axes = [a for a in self.axes if a.name not in used and not a.is_reduced]
-        partial[dimension] = self.walk(axes, (reader.domain[dimension],), reader)[0]
+        dimension = piece_of(reader, position)
+        domain = [None if k == dimension else size for k, size in enumerate(reader.domain)]
+        partial = inverse_index(operand.map, produced, self.sizes, domain)
+        if isinstance(partial, str):
+            raise NoSpace(Reason.OTHER_SPACE, partial.format(reader.name))
+        if dimension is not None:
+            # Along it run the axes that a piece says nothing of.
+            used = {axis for affine in partial if affine is not None for axis in affine.axes}
+            axes = [a for a in self.axes if a.name not in used and not a.is_reduced]
+            partial[dimension] = self.walk(axes, (reader.domain[dimension],), reader)[0]
         self.index[reader.name] = self.complete(reader, partial)
 
     def beside(self, op: Op) -> Index:
@@ -276,45 +281,11 @@ class _Unifier:
             )
         return regroup(linear, shape, self.sizes)
 
-    def inverse(
-        self,
-        index_map: IndexMap,
-        index: Index,
-        reader: Op,
-        in_parts: bool = False,
-        bounded: int | None = None,
-    ) -> list[Affine | None]:
-        """The reader's index, None for dimensions that the producer's says nothing of.
-
-        `in_parts` allows slices of what a tile holds; along `bounded` a piece is put in its place.
-        """
-        current: list[Affine | None] = list(index)
-        for step in reversed(index_map.steps):
-            if isinstance(step, Reshape):
-                if any(affine is None for affine in current):
-                    raise NoSpace(Reason.OTHER_SPACE, "a broadcast behind a reshape")
-                backwards = Reshape(step.producer_shape, step.reader_shape)
-                known = tuple(affine for affine in current if affine is not None)
-                current = list(reshape_index(known, backwards, self.sizes))
-                continue
-            found: list[Affine | None] = [
-                Affine() if size == 1 else None for size in step.reader_shape
-            ]
-            for axis, affine in zip(step.axes, current, strict=True):
-                if axis.reader_axis is None:
-                    continue
-                if step is index_map.steps[0] and axis.reader_axis == bounded:
-                    continue
-                count = step.reader_shape[axis.reader_axis]
-                if in_parts and affine is not None:
-                    affine = inside_slice(affine, axis, count, self.sizes)
-                elif axis.step != 1 or axis.offset != 0:
-                    affine = None
-                if affine is None:
-                    raise NoSpace(Reason.OTHER_SPACE, f"{reader.name} reads a part of its producer")
-                found[axis.reader_axis] = affine
-            current = found
-        return current
+    def inverse(self, index_map: IndexMap, index: Index, reader: Op) -> list[Affine | None]:
+        found = inverse_index(index_map, index, self.sizes)
+        if isinstance(found, str):
+            raise NoSpace(Reason.OTHER_SPACE, found.format(reader.name))
+        return found
 
     def check(self, space: Space) -> None:
         rows = {axis.name for axis in space.parallel}
@@ -374,12 +345,17 @@ class _Unifier:
                 key = [a.key() for a in wanted]
                 if key == [a.key() for a in own]:
                     continue
+                elsewhere = f"{name} reads {producer.name} of another row"
                 if self.has_parts(producer.name) and is_contraction(producer):
                     half = half_of(wanted, own, self.sizes)
                     if half is None:
-                        raise NoSpace(Reason.OTHER_SPACE, f"{name} reads {producer.name} of another row")
+                        raise NoSpace(
+                            Reason.OTHER_SPACE, f"{name} reads {producer.name} of another row"
+                        )
                     self.halves.add(half.axis)
-                elif producer.name not in self.after_reduction or (self.multiplies and not producer.reduced):
+                elif producer.name not in self.after_reduction or (
+                    self.multiplies and not producer.reduced
+                ):
                     if (producer.name, *key) not in seen:
                         seen.add((producer.name, *key))
                         waiting.append((producer.name, wanted))
@@ -387,12 +363,10 @@ class _Unifier:
                         if self.most_values is not None and computed > self.most_values:
                             raise NoSpace(Reason.TOO_MANY_OPS, f"over {self.most_values} values")
                 else:
-                    raise NoSpace(
-                        Reason.OTHER_SPACE, f"{name} reads {producer.name} of another row"
-                    )
+                    raise NoSpace(Reason.OTHER_SPACE, elsewhere)
 
 
-def _after_reduction(ops: Sequence[Op]) -> frozenset[str]:
+def after_reduction(ops: Sequence[Op]) -> frozenset[str]:
     """The ops whose value needs a whole row of the group first."""
     found: set[str] = set()
     for op in ops:
