@@ -58,14 +58,14 @@ def choose(
     calls: dict[str, str] = {}
     noted: dict[str, Region] = {}
     for entry in kernels:
-        regions = [plan.by_name[name] for name in entry.regions]
-        products = _in_question(plan.graph, regions)
+        launched = [plan.by_name[name] for name in entry.regions]
+        products = _in_question(plan.graph, launched)
         if not products:
             continue
-        ours, theirs = _times(plan, regions, products, entry, race, memory, rounds_everywhere)
+        ours, theirs = _times(plan, launched, products, entry, race, memory, rounds_everywhere)
         if ours is not None and theirs is not None:
             text = f"and the rest {theirs:.1f} us, one kernel {ours:.1f} us"
-            for region in regions:
+            for region in launched:
                 note = f"{region.name}: the library {text}"
                 noted[region.name] = replace(region, notes=(*region.notes, note))
             if theirs < CLEARLY * ours:
