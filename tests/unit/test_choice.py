@@ -97,3 +97,32 @@ def test_plans_without_products_have_no_race() -> None:
     plan = plan_of(lambda x: x.exp() + 1, torch.empty(64, 64), target="sm_90")
     assert races.choice(plan).plan == plan
     assert not races.run
+
+
+class SlowLaunches(Races):
+    """A kernel takes `ours` for each product that it multiplies."""
+
+    def time(self, step: KernelSpec | Op) -> float | None:
+        time = super().time(step)
+        if time is None or isinstance(step, Op):
+            return time
+        return time * max(1, step.source.count("tl.dot"))
+
+
+def grouped(x: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    return F.linear(x, q), F.linear(x, k).relu()
+
+
+@pytest.mark.parametrize(("theirs", "calls"), [(9.0, set()), (2.0, {"mm"})])
+def test_products_of_a_launch_are_raced_together(theirs: float, calls: set[str]) -> None:
+    """With the library's call for what nothing is fused into, and a kernel for the rest."""
+    args = torch.empty(512, 256), torch.empty(512, 256), torch.empty(128, 256)
+    plan = plan_of(grouped, *(each.bfloat16() for each in args), target="sm_90")
+    (launch,) = plan.launches
+    assert len(launch.regions) == 2
+    races = SlowLaunches(ours=5.0, theirs=theirs)
+    found = races.choice(plan)
+    assert set(found.calls) == calls
+    assert races.run == [["KernelSpec"], ["Op", "KernelSpec"]]
+    assert len(found.plan.regions) == 2
+    assert all(region.notes for region in found.plan.regions)
