@@ -3,7 +3,8 @@
 In: a graph and its regions in running order, the device, and the memory that may be held. Out: the
 same regions with the tiles that they have in common launches, an order in which those of a launch
 follow each other, the launches, and a verdict for each region. An optimizer's step over many small
-tensors takes a launch for each, which is longer than the work in it.
+tensors takes a launch for each, which is longer than the work in it. Products of one matrix share
+one as well, however long they are: their tiles are of one kind.
 
 What shares a launch runs at once, so there is no path between any two of them, through others
 neither. Every step has a wave, later than those of all that it waits for, and regions of one launch
@@ -209,8 +210,7 @@ def _grouped(steps: _Steps, device: DeviceSpec, refused: _Refused) -> list[_Grou
         region = steps.by_name.get(step)
         if region is None or step in refused:
             continue
-        kind = region.kind is RegionKind.CONTRACTION
-        if kind:
+        if region.kind is RegionKind.CONTRACTION:
             refused[step] = (LaunchReason.PRODUCT, "")
             if not is_product(region):
                 continue

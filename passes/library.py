@@ -1,8 +1,8 @@
 """Products that are left to the library: those that nothing is fused into.
 
 In: a graph and what was decided about it. Out: the graph with those products as their original
-calls. A generated product gains by what it has around it; alone the library's, of which there are
-thousands, is at least as fast.
+calls. A generated product gains by what it has around it, or by the launch that it shares; alone
+the library's, of which there are thousands, is at least as fast.
 """
 
 from __future__ import annotations

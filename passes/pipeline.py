@@ -111,13 +111,17 @@ def plan_graph(
 def _left_alone(
     graph: Graph, decided: Decisions, device: DeviceSpec, unshared: Collection[str]
 ) -> Mapping[str, str]:
-    """The products that nothing is fused into and that share no launch, and why they are calls."""
+    """The products that nothing is fused into and that share no launch, and why they are calls.
+
+    Of a product in slices a slice is no product by itself: the whole is one call.
+    """
     alone = lone_products(decided, graph)
     if not alone:
         return alone
     shared = share_launches(graph, decided.regions, decided.order, device, decided.peak, unshared)
     together = {name for launch in shared.launches for name in launch.regions}
     ops = {op for region in shared.regions if region.name in together for op in region.ops}
+    ops = {name for name in ops if graph.by_name[name].part is None}
     return {name: reason for name, reason in alone.items() if name not in ops}
 
 

@@ -11,7 +11,7 @@ class LaunchReason(Enum):
 
     SHARED = "shares a launch with kernels that do not wait for each other"
     LONG = "runs so long that the time of a launch does not matter"
-    PRODUCT = "a product of matrices fills its blocks by itself"
+    PRODUCT = "no other product of the same matrix can run in the same launch"
     NO_OTHER = "no other short kernel can run at the same time"
     TOO_MANY_ARGUMENTS = "a shared launch would take more arguments than the limit"
     TOO_MANY_OPS = "a shared kernel would be longer than the limit"

@@ -91,7 +91,8 @@ def test_each_edge_has_one_verdict(plan: Plan) -> None:
 
 
 def test_only_attention_and_lone_products_stay_calls(name: str, plan: Plan) -> None:
-    assert len(plan.regions) + len(plan.opaque) <= MOST_LAUNCHES[name]
+    assert len(plan.fusion.steps) <= MOST_LAUNCHES[name]
+    assert all(launch.saved_us > 0 for launch in plan.fusion.launches)
     _check_calls(plan)
 
 
