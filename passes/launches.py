@@ -224,11 +224,11 @@ def _grouped(steps: _Steps, device: DeviceSpec, refused: _Refused) -> list[_Grou
         free = [
             k
             for k, g in enumerate(groups)
-            if g.wave >= wave and g.device == place and _may_join(steps.graph, g, region)
+            if g.wave >= wave and g.device == place and _may_join(steps.along, g, region)
         ]
         for number in sorted(free, key=lambda k: groups[k].wave):
             group = groups[number]
-            reason = _against(steps.graph, group, region, device)
+            reason = _against(steps.along, group, region, device)
             if reason is None:
                 groups[number] = group.with_region(region)
                 waves[step] = group.wave
