@@ -1,7 +1,8 @@
 """The calls to check: PyTorch's list of operators with its samples for each of them.
 
-In: the name of an operator and an element type. Out: `Case`s, a function and its arguments. A sample is called as it is, with strided tensors, and in place where the operator has
-such a form; calls that torch lists as errors are cases, too.
+In: the name of an operator and an element type. Out: `Case`s, each a function and its arguments.
+A sample is called as it is, with strided tensors, and in place where the operator has such a form;
+calls that torch lists as errors are cases, too.
 """
 
 from __future__ import annotations

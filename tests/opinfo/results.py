@@ -71,7 +71,8 @@ def read(text: str) -> tuple[dict[str, Any], dict[Task, list[Outcome]]]:
     rows = data.pop("rows")
     found = {
         Task(row["operator"], row["dtype"]): [
-            replace(Outcome(**item), calls=tuple(item["calls"])) for item in row["outcomes"]
+            replace(Outcome(**item), calls=tuple(item["calls"]), products=tuple(item["products"]))
+            for item in row["outcomes"]
         ]
         for row in rows
     }

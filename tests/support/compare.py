@@ -140,7 +140,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Invocation:
-    """A program and its arguments. With `declared`, only tensors that ask for a gradient get one."""
+    """A program and its arguments. `declared`: only tensors that ask for a gradient get one."""
 
     program: Callable[..., Any]
     args: tuple[Any, ...]
