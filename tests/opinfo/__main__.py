@@ -26,7 +26,8 @@ examples:
   make opinfo ARGS="--table opinfo.json --into docs/opinfo.md"
 
 The file named with -o is whole after each operator: a run that is stopped keeps what it had, and
---resume takes from it what is done. Without a GPU, TRITON_INTERPRET=1 has to be set."""
+--resume takes from it what is done and did not fail. Without a GPU, TRITON_INTERPRET=1 has to be
+set, as make does."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -43,7 +44,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="", help="default: the GPU where there is one")
     parser.add_argument("--dynamic", action="store_true", help="sizes are symbols")
     parser.add_argument("-o", "--output", metavar="FILE", help="where outcomes go, as JSON")
-    parser.add_argument("--resume", action="store_true", help="leave out what FILE has")
+    parser.add_argument(
+        "--resume", action="store_true", help="leave out what FILE has without a failure"
+    )
     parser.add_argument("--table", metavar="FILE", help="show outcomes as Markdown and run nothing")
     parser.add_argument("--into", metavar="DOCUMENT", help="put the table between its marks there")
     given = parser.parse_args(words)

@@ -8,6 +8,7 @@ calls that torch lists as errors are cases, too.
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import types
 import unittest
@@ -23,6 +24,9 @@ __all__ = ["DTYPES", "Case", "Task", "cases_of", "tasks"]
 
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int64", "bool")
 """The element types that are run unless others are asked for."""
+
+MOST_SAMPLES = 200
+"""Of some operators torch makes thousands, which takes minutes."""
 
 UNINITIALISED = ("empty", "new_empty")
 """How the names of operators begin whose results hold whatever was in memory."""
@@ -46,6 +50,9 @@ class Case:
     kwargs: dict[str, Any]
     grad: bool = False
     has_values: bool = True
+    is_error: bool = False
+    is_elementwise: bool = False
+    """Whether an element of the result depends on few elements of the arguments."""
 
     @property
     def widened(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -89,26 +96,35 @@ def cases_of(task: Task, device: str, number: int) -> Iterator[Case]:
     grad = info.supports_autograd and dtype in info.supported_backward_dtypes(
         torch.device(device).type
     )
-    has_values = not task.operator.startswith(UNINITIALISED)
     torch.manual_seed(zlib.crc32(f"{task.operator} {task.dtype}".encode()))
-    samples = [s for s in info.sample_inputs(device, dtype, requires_grad=grad) if _is_dense(s)]
+    made = itertools.islice(info.sample_inputs(device, dtype, requires_grad=grad), MOST_SAMPLES)
+    samples = [sample for sample in made if _is_dense(sample)]
+    case = functools.partial(
+        _case,
+        has_values=not task.operator.startswith(UNINITIALISED),
+        is_elementwise=isinstance(info, _elementwise_kinds()),
+    )
     for position in _spread(len(samples), number):
-        yield _case(f"sample {position}", info.op, samples[position], grad, has_values)
+        yield case(f"sample {position}", info.op, samples[position], grad=grad)
     if not samples:
         return
     middle = len(samples) // 2
-    yield _case(
-        f"sample {middle} strided", info.op, samples[middle].noncontiguous(), grad, has_values
-    )
-    if info.inplace_variant is not None:
-        changed = next((s for s in samples if not s.broadcasts_input), None)
-        if changed is not None:
-            yield _case("in place", info.inplace_variant, changed, False, has_values)
+    strided = samples[middle].noncontiguous()
+    yield case(f"sample {middle} strided", info.op, strided, grad=grad)
+    changed = next((sample for sample in samples if not sample.broadcasts_input), None)
+    if info.inplace_variant is not None and changed is not None:
+        yield case("in place", info.inplace_variant, changed)
     if info.error_inputs_func is not None:
-        errors = [e.sample_input for e in info.error_inputs(device)]
-        errors = [e for e in errors if _is_dense(e)]
+        errors = [error.sample_input for error in info.error_inputs(device)]
+        errors = [error for error in errors if _is_dense(error)]
         for position in _spread(len(errors), number):
-            yield _case(f"error {position}", info.op, errors[position], False, has_values)
+            yield case(f"error {position}", info.op, errors[position], is_error=True)
+
+
+def _elementwise_kinds() -> tuple[type, ...]:
+    from torch.testing._internal.opinfo import core
+
+    return core.UnaryUfuncInfo, core.BinaryUfuncInfo
 
 
 def _spread(length: int, number: int) -> list[int]:
@@ -123,14 +139,13 @@ def _is_dense(sample: Any) -> bool:
     return all(x.layout is torch.strided for x in leaves if isinstance(x, torch.Tensor))
 
 
-def _case(name: str, function: Any, sample: Any, grad: bool, has_values: bool) -> Case:
+def _case(name: str, function: Any, sample: Any, **fields: Any) -> Case:
     def program(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    args = (sample.input, *sample.args)
-    return Case(name, program, args, dict(sample.kwargs), grad, has_values)
+    return Case(name, program, (sample.input, *sample.args), dict(sample.kwargs), **fields)
 
 
 def _wide(leaf: Any) -> Any:
-    is_half = isinstance(leaf, torch.dtype) and leaf.is_floating_point
-    return torch.float64 if is_half else leaf
+    is_float = isinstance(leaf, torch.dtype) and leaf.is_floating_point
+    return torch.float64 if is_float else leaf

@@ -29,12 +29,13 @@ from support.random_programs import RANDOM
 
 __all__ = ["Outcome", "check"]
 
-FAILED, FUSED, MIXED, OPAQUE, RAISED, UNTRACED = (
-    "failed", "fused", "mixed", "opaque", "raised", "untraced",
+FAILED, FUSED, MIXED, OPAQUE, RAISED, BEYOND, UNTRACED = (
+    "failed", "fused", "mixed", "opaque", "raised", "beyond", "untraced",
 )  # fmt: skip
 """What becomes of a call: something differs from eager; all of it is in kernels (views need none,
 and lone products are the library's); kernels and original calls; original calls; eager raises and
-so does fuser; Dynamo or AOTAutograd left it to eager."""
+so does fuser; eager has no kernel for a valid sample and fuser does; Dynamo or AOTAutograd left it
+to eager."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def check(case: Case, device: str, dynamic: bool | None = None) -> Outcome:
             return check(replace(case, grad=False), device, dynamic)
         fused = _attempt(lambda: call.run(fused_program))
         if isinstance(eager, Exception) or isinstance(fused, Exception):
-            return _compare_errors(case.name, eager, fused)
+            return _compare_errors(case, eager, fused)
         plans: tuple[Plan, ...] = fuser.plans(handles[0])
         if generated_kinds(plans) & RANDOM:
             torch.compiler.reset()
@@ -85,18 +86,18 @@ def check(case: Case, device: str, dynamic: bool | None = None) -> Outcome:
         if not case.has_values:
             fused, exact = _without_values(fused), _without_values(exact)
             eager = _without_values(eager)
-        difference = _difference(plans, (fused, eager, exact))
+        difference = _difference(case, plans, (fused, eager, exact))
         if difference.partition(": ")[0] == "shared memory" or ": strides" in difference:
             torch.compiler.reset()
             traced = _attempt(lambda: call.run(_as_traced))
             if not isinstance(traced, Exception):
                 eager = _with_layouts(eager, traced)
-                difference = _difference(plans, (fused, eager, exact))
+                difference = _difference(case, plans, (fused, eager, exact))
                 outcome = replace(outcome, is_traced=not difference)
         if "beyond the tolerance" in difference:
             moved = _attempt(lambda: replace(wide, args=_moved(args)).run(is_wide=True))
             if not isinstance(moved, Exception):
-                difference = _difference(plans, (fused, _narrowed(moved, eager), exact))
+                difference = _difference(case, plans, (fused, _narrowed(moved, eager), exact))
         return replace(outcome, status=FAILED, detail=difference) if difference else outcome
 
 
@@ -112,18 +113,19 @@ def _attempt(run: Callable[[], Run]) -> Run | Exception:
         return error
 
 
-def _compare_errors(name: str, eager: Run | Exception, fused: Run | Exception) -> Outcome:
-    if isinstance(eager, Exception) and isinstance(fused, Exception):
+def _compare_errors(case: Case, eager: Run | Exception, fused: Run | Exception) -> Outcome:
+    if isinstance(fused, Exception) and isinstance(eager, Exception):
         if isinstance(fused, type(eager)):
-            return Outcome(name, RAISED)
+            return Outcome(case.name, RAISED)
         if isinstance(fused, TorchDynamoException):
             # What a traced call raises, Dynamo wraps: no backend sees it.
-            return Outcome(name, RAISED, f"{type(fused).__name__} for {_named(eager)}")
-        return Outcome(name, FAILED, f"raises {_named(fused)} for {_named(eager)}")
+            return Outcome(case.name, RAISED, f"{type(fused).__name__} for {_named(eager)}")
+        return Outcome(case.name, FAILED, f"raises {_named(fused)} for {_named(eager)}")
     if isinstance(fused, Exception):
-        return Outcome(name, FAILED, f"raises {_named(fused)}")
+        return Outcome(case.name, FAILED, f"raises {_named(fused)}")
     assert isinstance(eager, Exception)
-    return Outcome(name, FAILED, f"does not raise {_named(eager)}")
+    status = FAILED if case.is_error else BEYOND
+    return Outcome(case.name, status, f"does not raise {_named(eager)}")
 
 
 def _named(error: Exception) -> str:
@@ -141,8 +143,8 @@ def _outcome(name: str, plans: tuple[Plan, ...]) -> Outcome:
     return Outcome(name, status, "", tuple(sorted(calls)), tuple(sorted(products)), kernels)
 
 
-def _difference(plans: tuple[Plan, ...], runs: tuple[Run, Run, Run]) -> str:
-    rules = Rules(steps_of(plans), elementwise=False, signed_zeros=True, layouts=True)
+def _difference(case: Case, plans: tuple[Plan, ...], runs: tuple[Run, Run, Run]) -> str:
+    rules = Rules(steps_of(plans), case.is_elementwise, signed_zeros=False, layouts=True)
     try:
         rules.assert_same_run(*runs)
     except AssertionError as error:

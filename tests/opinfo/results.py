@@ -18,7 +18,7 @@ import torch
 import triton
 
 from opinfo.cases import Task
-from opinfo.check import Outcome
+from opinfo.check import FAILED, Outcome
 from opinfo.workers import Settings
 
 SCHEMA = 1
@@ -32,7 +32,8 @@ class Results:
         self.output = Path(output) if output else None
         self.outcomes: dict[Task, list[Outcome]] = {}
         if resumes and self.output is not None and self.output.exists():
-            self.outcomes = read(self.output.read_text(encoding="utf-8"))[1]
+            kept = read(self.output.read_text(encoding="utf-8"))[1]
+            self.outcomes = {t: found for t, found in kept.items() if not _has_failed(found)}
 
     def add(self, task: Task, found: Sequence[Outcome]) -> None:
         self.outcomes[task] = list(found)
@@ -61,6 +62,10 @@ class Results:
         counts = Counter(o.status for found in self.outcomes.values() for o in found)
         text = ", ".join(f"{number} {status}" for status, number in counts.most_common())
         return f"{sum(counts.values())} calls: {text}"
+
+
+def _has_failed(found: Sequence[Outcome]) -> bool:
+    return any(outcome.status == FAILED for outcome in found)
 
 
 def read(text: str) -> tuple[dict[str, Any], dict[Task, list[Outcome]]]:

@@ -6,6 +6,7 @@ that is silent for longer than the limit is killed; its task goes on after the c
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import time
@@ -137,11 +138,13 @@ def _serve(pipe: Connection, settings: Settings) -> None:
     """The process: tasks come in with the number of calls to leave out, outcomes go out."""
     logging.getLogger("fuser").setLevel(logging.CRITICAL)
     torch._logging.set_logs(all=logging.CRITICAL)
-    while True:
-        task, skipped = pipe.recv()
-        for name, outcome in _checked(task, settings, skipped):
-            pipe.send(("outcome", outcome) if outcome is not None else ("running", name))
-        pipe.send(("done", None))
+    # Without its reader at the other end, nobody is left to work for.
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            task, skipped = pipe.recv()
+            for name, outcome in _checked(task, settings, skipped):
+                pipe.send(("outcome", outcome) if outcome is not None else ("running", name))
+            pipe.send(("done", None))
 
 
 def _checked(task: Task, settings: Settings, skipped: int) -> Iterator[tuple[str, Any]]:
