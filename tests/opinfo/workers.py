@@ -26,6 +26,10 @@ TASKS_A_PROCESS = 60
 """A process is replaced after so many: what torch and fuser remember of programs grows."""
 
 
+FOR_SAMPLES = 300.0
+"""Seconds for a process to start and for torch to make samples."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """How calls are made."""
@@ -111,8 +115,9 @@ class _Worker:
                     return job
         except (EOFError, OSError):
             return self.lost(job, f"the process ended with exit code {self.process.exitcode}")
-        if time.monotonic() - self.heard > self.settings.limit:
-            return self.lost(job, f"no result after {self.settings.limit:.0f} s")
+        limit = self.settings.limit if job.running else FOR_SAMPLES
+        if time.monotonic() - self.heard > limit:
+            return self.lost(job, f"no result after {limit:.0f} s")
         return None
 
     def lost(self, job: _Job, why: str) -> _Job | None:

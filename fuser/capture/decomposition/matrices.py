@@ -20,7 +20,8 @@ from fuser.capture.decomposition.common import (
     aten,
     axes,
     cast,
-    contiguous,
+    is_contiguous,
+    is_empty,
     prims,
     total,
     wide,
@@ -73,9 +74,14 @@ def _along(x: Tensor, dim: int) -> Tensor:
 
 
 # Writing a diagonal is a comparison of row and column: pointwise, where a copy would be two calls.
+# Of a tensor with gaps eager's result has the same gaps: that is left to it.
 def diagonal_scatter(
     x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Tensor:
+    if not is_contiguous(x):
+        return NotImplemented
+    if is_empty(source):
+        return aten.clone.default(x)
     rows, columns = dim1 % x.dim(), dim2 % x.dim()
     before = max(-offset, 0)
     after = x.shape[rows] - before - source.shape[-1]
@@ -85,7 +91,7 @@ def diagonal_scatter(
     order = [k for k in range(x.dim()) if k not in (rows, columns)] + [rows, columns]
     spread = aten.permute.default(spread, [order.index(k) for k in range(x.dim())])
     hits = aten.eq.Scalar(aten.sub.Tensor(_along(x, columns), _along(x, rows)), offset)
-    return contiguous(aten.where.self(hits, cast(spread, x.dtype), x))
+    return aten.where.self(hits, cast(spread, x.dtype), x)
 
 
 def trace(x: Tensor) -> Tensor:
