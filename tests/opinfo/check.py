@@ -29,13 +29,13 @@ from support.random_programs import RANDOM
 
 __all__ = ["Outcome", "check"]
 
-FAILED, FUSED, MIXED, OPAQUE, RAISED, BEYOND, UNTRACED = (
-    "failed", "fused", "mixed", "opaque", "raised", "beyond", "untraced",
+FAILED, KNOWN, FUSED, MIXED, OPAQUE, RAISED, BEYOND, UNTRACED = (
+    "failed", "known", "fused", "mixed", "opaque", "raised", "beyond", "untraced",
 )  # fmt: skip
-"""What becomes of a call: something differs from eager; all of it is in kernels (views need none,
-and lone products are the library's); kernels and original calls; original calls; eager raises and
-so does fuser; eager has no kernel for a valid sample and fuser does; Dynamo or AOTAutograd left it
-to eager."""
+"""What becomes of a call: it differs from eager, or does for a reason that `opinfo.known` has; all
+of it is in kernels (views need none, and lone products are the library's); kernels and original
+calls; original calls; eager raises and so does fuser; eager has no kernel for a valid sample and
+fuser does; Dynamo or AOTAutograd left it to eager."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from opinfo.cases import Task
-from opinfo.check import BEYOND, FAILED, FUSED, MIXED, OPAQUE, RAISED, UNTRACED, Outcome
+from opinfo.check import BEYOND, FAILED, FUSED, KNOWN, MIXED, OPAQUE, RAISED, UNTRACED, Outcome
 from opinfo.families import is_of_another_family
 from opinfo.results import read
 
 START, END = "<!-- table: opinfo -->", "<!-- end: opinfo -->"
-STATUSES = (FUSED, MIXED, OPAQUE, UNTRACED, RAISED, BEYOND, FAILED)
+STATUSES = (FUSED, MIXED, OPAQUE, UNTRACED, RAISED, BEYOND, KNOWN, FAILED)
 
 
 def table(text: str) -> str:

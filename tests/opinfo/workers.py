@@ -11,14 +11,15 @@ import logging
 import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
 
 from opinfo.cases import Task, cases_of
-from opinfo.check import FAILED, Outcome, check
+from opinfo.check import FAILED, KNOWN, Outcome, check
+from opinfo.known import reason_of
 
 __all__ = ["Settings", "outcomes"]
 
@@ -159,7 +160,10 @@ def _checked(task: Task, settings: Settings, skipped: int) -> Iterator[tuple[str
             continue
         yield case.name, None
         try:
-            yield case.name, check(case, settings.device, settings.dynamic)
+            outcome = check(case, settings.device, settings.dynamic)
+            if outcome.status == FAILED and (reason := reason_of(task, case.name)):
+                outcome = replace(outcome, status=KNOWN, detail=reason)
+            yield case.name, outcome
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             yield case.name, Outcome(case.name, FAILED, f"cannot be compared: {text[:200]}")
