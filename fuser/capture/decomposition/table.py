@@ -48,7 +48,7 @@ _FROM_TORCH: tuple[str, ...] = (
     "softplus_backward", "softshrink", "tanh_backward", "threshold", "threshold_backward",
     # compound arithmetic
     "addcdiv", "addcmul", "addr", "deg2rad", "dist", "heaviside", "isneginf", "isposinf",
-    "lerp", "logaddexp", "logaddexp2", "logit", "logit_backward", "mvlgamma", "nan_to_num",
+    "isin", "lerp", "logaddexp", "logaddexp2", "logit", "logit_backward", "mvlgamma", "nan_to_num",
     "nansum", "rad2deg", "sgn", "sinc", "special_entr", "special_log_ndtr", "special_xlog1py",
     "xlogy",
     # losses without a reduction in half

@@ -256,6 +256,23 @@ def power(x: Tensor, exponent: Any) -> Tensor:
     return NotImplemented if action is None else cast(action(), x.dtype)
 
 
+# As eager: a power of ten, and the nearest whole number between. For half types eager rounds the
+# product, too, which a decomposition does not see.
+def round_decimals(x: Tensor, *, decimals: int) -> Tensor:
+    if x.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    scale = 10.0 ** abs(decimals)
+    there, back = aten.mul.Scalar, aten.div.Scalar
+    if decimals < 0:
+        there, back = back, there
+    return back(aten.round.default(there(x, scale)), scale)
+
+
+def view_copy(x: Tensor, size: Sequence[Any]) -> Tensor:
+    viewed = aten.reshape.default(x, list(size))
+    return aten.clone.default(viewed, memory_format=torch.contiguous_format)
+
+
 def dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
     g = wide(grad)
     return cast(aten.mul.Tensor(aten.mul.Tensor(g, cast(mask, g.dtype)), scale), grad.dtype)
@@ -306,6 +323,8 @@ RULES = as_rules(
         aten.floor_divide.default: floor_divide,
         aten.floor_divide.Scalar: floor_divide,
         aten.pow.Tensor_Scalar: power,
+        aten.round.decimals: round_decimals,
+        aten.view_copy.default: view_copy,
         aten.native_dropout_backward.default: dropout_backward,
     }
 )
