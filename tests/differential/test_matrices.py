@@ -57,6 +57,15 @@ def test_diagonals_of_inner_dimensions(device: str) -> None:
     assert_matches_eager(program, x, grad=True, device=device, expect_opaque=())
 
 
+def test_a_diagonal_is_read_before_its_matrix_is_overwritten(device: str) -> None:
+    """Each element reads one that another program of the kernel would overwrite."""
+
+    def program(x: Tensor) -> None:
+        x.copy_(x + x.diagonal())  # eager's own `x.add_` reads what it has written
+
+    assert_matches_eager(program, torch.randn(67, 67), device=device, expect_opaque=())
+
+
 def test_a_diagonal_that_is_written_to(device: str) -> None:
     assert_matches_eager(_changed_diagonal, torch.randn(5, 4), device=device, expect_opaque=())
 
