@@ -265,6 +265,9 @@ class _Unifier:
                     continue
                 if axis.step != 1 or axis.offset != 0:
                     raise NoSpace(Reason.OTHER_SPACE, f"{reader.name} reads a part of its producer")
+                met = [other.reader_axis for other in step.axes].count(axis.reader_axis)
+                if met > 1 and found[axis.reader_axis] not in (None, affine):
+                    raise NoSpace(Reason.OTHER_SPACE, f"{reader.name} reads a diagonal")
                 found[axis.reader_axis] = affine
             current = found
         return current
