@@ -27,6 +27,7 @@ from fuser.passes.contraction import Roles, factors_of, feeding, roles_of
 from fuser.passes.cost import LATENCY_S, SPECIAL_WEIGHT, bytes_by_size
 from fuser.passes.kernel_model import VECTOR_BYTES
 from fuser.passes.resources import register_limit, resident
+from fuser.passes.result_rows import FOLDING, check_rows, held_tiles, tiles_of_rows
 
 EFFICIENCY = 0.72
 """Of the data sheet's tensor rate, what large products reach: 684 to 786 of 989 TFLOP/s on an
@@ -110,6 +111,8 @@ class Extents:
     precision: str
     vector: int
     """Bytes that one instruction can move of every operand."""
+    held: int
+    """Tiles of results that a program holds while it folds their rows, 0 where it folds none."""
 
     def tiles(self, tile: Configuration) -> int:
         """How many tiles of this kind the results have."""
@@ -132,6 +135,7 @@ def product_kernel(
 ) -> tuple[Schedule, Cost]:
     """The schedule of a region with products and its cost; raises `NoSpace`."""
     roles = roles_of(graph, ops, stored, space)
+    check_rows(ops, space, roles)
     extents = _extents(graph, ops, space, found, roles)
     tiles, needs = _best_tiles(extents, _beside(graph, ops, space), device)
     schedule = Schedule(Strategy.PRODUCT, (tiles,), 1, roles.rows, roles.columns)
@@ -185,6 +189,7 @@ def _extents(
         ),
         precision=products[0].attribute("precision"),
         vector=min((_vector(a, sizes) for a in _operands(ops, found)), default=VECTOR_BYTES),
+        held=held_tiles(ops, space, found, roles),
     )
 
 
@@ -227,9 +232,10 @@ def _tiles(extents: Extents, device: DeviceSpec) -> list[Configuration]:
     )
     if device.backend == "cpu":
         most = INTERPRETER_SIDE
-        return [_configuration(min(rows, most), min(columns, most), min(inner, most), 4, 1)]
+        wide = columns if extents.held else min(columns, most)
+        return [_configuration(min(rows, most), wide, min(inner, most), 4, 1)]
     found: dict[Configuration, None] = {}
-    for high, wide, deep, warps, stages in _GPU_TILES:
+    for high, wide, deep, warps, stages in tiles_of_rows(columns) if extents.held else _GPU_TILES:
         if extents.vector < ASYNCHRONOUS_BYTES:
             # Operands pass through registers: fewer of them at once.
             deep, stages = deep // 4, 2
@@ -260,6 +266,8 @@ def needs_of_tile(extents: Extents, tile: Configuration, beside: int, device: De
     elements = extents.lines(tile) * inner
     buffers = min(tile.num_stages, -(-extents.inner // inner))
     registers = BASE_REGISTERS + extents.products * lane + beside * min(lane, 32) // 2
+    if extents.held:
+        registers += max(0, extents.held - extents.products) * lane + int(FOLDING * lane)
     if not _multiplies_from_shared(device):
         buffers = max(1, buffers - 1)
         registers += FRAGMENT_REGISTERS * extents.products
