@@ -72,7 +72,8 @@ def candidate_for(
     made = _reductions(graph, ops, stored, space, found, device) if walks_rows else []
     if any(map(is_contraction, ops)):
         try:
-            schedule, cost = product_kernel(graph, ops, stored, space, found, device)
+            most = limits.registers
+            schedule, cost = product_kernel(graph, ops, stored, space, found, device, most)
             made.insert(0, Candidate(space, schedule, cost))
         except NoSpace as failure:
             if not made:

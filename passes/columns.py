@@ -45,9 +45,7 @@ def result_folds(ops: Sequence[Op], space: Space) -> frozenset[str]:
 def _folds_across(ops: Sequence[Op], space: Space) -> frozenset[str]:
     parallel = {axis.name for axis in space.parallel}
     folds = (op for op in ops if op.reduced and not is_contraction(op))
-    return frozenset(
-        op.name for op in folds if folded_axes(op, space.index[op.name]) & parallel
-    )
+    return frozenset(op.name for op in folds if folded_axes(op, space.index[op.name]) & parallel)
 
 
 def column_values(ops: Sequence[Op], space: Space) -> frozenset[str]:

@@ -132,18 +132,22 @@ def product_kernel(
     space: Space,
     found: Sequence[Access],
     device: DeviceSpec,
+    most_registers: int,
 ) -> tuple[Schedule, Cost]:
-    """The schedule of a region with products and its cost; raises `NoSpace`."""
+    """The schedule of a region with products and its cost; raises `NoSpace`.
+
+    Tiles that need more registers than `most_registers` are left out, if there are others.
+    """
     roles = roles_of(graph, ops, stored, space)
     check_rows(ops, space, roles)
     extents = _extents(graph, ops, space, found, roles)
-    tiles, needs = _best_tiles(extents, _beside(graph, ops, space), device)
+    tiles, needs = _best_tiles(extents, _beside(graph, ops, space), device, most_registers)
     schedule = Schedule(Strategy.PRODUCT, (tiles,), 1, roles.rows, roles.columns)
     return schedule, _cost(graph, ops, space, found, extents, tiles[0], needs, device)
 
 
 def _best_tiles(
-    extents: Extents, beside: int, device: DeviceSpec
+    extents: Extents, beside: int, device: DeviceSpec, most_registers: int
 ) -> tuple[tuple[Configuration, ...], Needs]:
     """The tiles that fit, the fastest first, and the needs of that."""
     tiles = _tiles(extents, device)
@@ -153,7 +157,7 @@ def _best_tiles(
         tile
         for tile in tiles
         if needs[tile].shared_bytes <= limit
-        and needs[tile].registers <= register_limit(tile, device)
+        and needs[tile].registers <= min(most_registers, register_limit(tile, device))
     ] or tiles[-1:]
     fitting.sort(key=lambda tile: tile_time_us(extents, tile, needs[tile], device))
     return tuple(fitting[:MOST_TILES]), needs[fitting[0]]

@@ -1,4 +1,4 @@
-"""Rows of a product's results that are folded in the kernel that multiplies: norms, softmax, scales.
+"""Rows of a product's results that are folded in its kernel: norms, softmax, scales.
 
 In: the ops of a region of products with its space and roles. Out: the tiles that have whole rows,
 what a program holds of them while it folds, and `NoSpace` where a row is too wide for one tile.
@@ -25,10 +25,8 @@ more sums than the registers of a block hold beside a step of the operands."""
 MOST_OF_LANE = 128
 """Sums of a lane: half of its registers."""
 
-FOLDING = 0.5
-"""Of the tiles that a program holds, what one more takes up that is on its way into a fold: of 20
-tiles for sm_90, sm_100 and gfx942 the compiler (Triton 3.7) needs 0.7 to 1.2 times what is then
-predicted, and fewer only of tiles of 16 or 32 rows."""
+FOLDING = 0.4
+"""Of the tiles that a program holds, what one more takes up that is on its way into a fold."""
 
 # Rows, bytes along the inner axis, warps, stages.
 _TILES = (
@@ -61,12 +59,12 @@ def check_rows(ops: Sequence[Op], space: Space, roles: Roles) -> None:
 def tiles_of_rows(columns: int) -> list[tuple[int, int, int, int, int]]:
     """Rows, columns, bytes along the inner axis, warps and stages of tiles with whole rows."""
     fitting = [tile for tile in _TILES if tile[0] * columns <= MOST_OF_LANE * 32 * tile[2]]
-    return [(rows, columns, *others) for rows, *others in fitting or _TILES[-1:]]
+    return [
+        (rows, columns, deep, warps, stages) for rows, deep, warps, stages in fitting or _TILES[-1:]
+    ]
 
 
-def held_tiles(
-    ops: Sequence[Op], space: Space, found: Sequence[Access], roles: Roles
-) -> int:
+def held_tiles(ops: Sequence[Op], space: Space, found: Sequence[Access], roles: Roles) -> int:
     """The most tiles of results that wait for a fold at once; 0 where nothing is folded.
 
     What is computed or loaded before a fold and read after it waits for that.
@@ -97,6 +95,6 @@ def _whole_values(
 ) -> set[str]:
     """The values with an element for each one of a tile."""
     sides = [set(side) for side in (roles.rows, roles.columns) if side]
-    axes = {access.value: access.steps.keys() for access in found}
+    axes = {access.value: set(access.steps) for access in found}
     axes |= {op.name: {a for form in space.index[op.name] for a in form.axes} for op in ops}
     return {name for name, used in axes.items() if all(used & side for side in sides)}

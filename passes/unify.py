@@ -279,7 +279,9 @@ class _Unifier:
         rows = {axis.name for axis in space.parallel}
         of_columns = column_values(list(self.ops.values()), space)
         results = result_folds(list(self.ops.values()), space)
-        folded = {axis for name in results for axis in folded_axes(self.ops[name], self.index[name])}
+        folded = {
+            axis for name in results for axis in folded_axes(self.ops[name], self.index[name])
+        }
         covered: set[object] = set()
         for name, op in self.ops.items():
             index = self.index[name]
@@ -295,9 +297,7 @@ class _Unifier:
                     covered.add(where)
         self.check_reads()
 
-    def check_covered(
-        self, op: Op, space: Space, is_column: bool, folded: Collection[str]
-    ) -> None:
+    def check_covered(self, op: Op, space: Space, is_column: bool, folded: Collection[str]) -> None:
         """A reduction, or what is stored, is computed once at each point of its domain.
 
         `folded` are the axes of a product's results that are folded: a tile has them whole.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fuser.ir.region import Reason, Strategy
 from support.compare import assert_matches_eager
@@ -138,10 +138,21 @@ def test_the_input_of_a_norm_beside_it(device: str) -> None:
     check(program, halves(33, 40), halves(40, 50), device=device)
 
 
+class Block(nn.Module):
+    """Its columns are known when it is compiled, its rows need not be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.linear, self.norm = nn.Linear(40, 24), nn.LayerNorm(24)
+
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
+        return self.norm(self.linear(x) + skip)  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize("rows", [5, 70])
 def test_rows_known_at_the_call(rows: int, device: str) -> None:
-    args = operands(rows, 24, 40, torch.float32)
-    check(layer_norm, *args, device=device, dynamic=True)
+    check(Block(), values(rows, 40), values(rows, 24), device=device, dynamic=True)
 
 
 # Folds of other kinds -----------------------------------------------------------------------------
@@ -241,6 +252,13 @@ def test_a_row_that_no_tile_has_whole(device: str) -> None:
     said = refusals(layer_norm, *operands(9, 520, 12, torch.float32), device=device)
     wide = f"{Reason.TOO_MANY_REGISTERS.value} (rows of 520 sums, more than 512)"
     assert any(wide in text for text in said), said
+
+
+def test_a_row_of_a_length_known_at_the_call(device: str) -> None:
+    args = operands(9, 20, 12, torch.float32)
+    plans = assert_matches_eager(layer_norm, *args, device=device, dynamic=True)
+    said = [verdict.text for plan in plans for verdict in plan.edges if not verdict.fused]
+    assert any("sums, which is not known" in text for text in said), said
 
 
 def test_a_fold_of_a_part_of_a_row(device: str) -> None:
