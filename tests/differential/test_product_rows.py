@@ -26,9 +26,15 @@ def halves(*shape: int, seed: int = 0) -> Tensor:
     return values(*shape, dtype=torch.bfloat16, seed=seed)
 
 
-def check(call: Callable[..., Any], *args: Any, device: str, **options: Any) -> None:
-    """The program is one kernel of tiles with nothing left as a call."""
-    plans = assert_matches_eager(call, *args, device=device, expect_opaque=(), **options)
+def check(
+    call: Callable[..., Any],
+    *args: Any,
+    device: str,
+    expect_opaque: tuple[str, ...] = (),
+    **options: Any,
+) -> None:
+    """The program is one kernel of tiles, with nothing left as a call but what is expected."""
+    plans = assert_matches_eager(call, *args, device=device, expect_opaque=expect_opaque, **options)
     strategies = [region.strategy for plan in plans for region in plan.regions]
     assert strategies == [Strategy.PRODUCT], str(plans[0])
 
@@ -130,6 +136,14 @@ def test_a_norm_of_a_gated_pair(device: str) -> None:
     check(program, halves(33, 40), halves(24, 40), halves(24, 40, seed=1), device=device)
 
 
+def test_dropout_before_a_norm(device: str) -> None:
+    def program(x: Tensor, w: Tensor, skip: Tensor) -> Tensor:
+        return F.layer_norm(F.dropout(x @ w, 0.3) + skip, (w.shape[1],))
+
+    args = values(33, 40), values(40, 50), values(33, 50)
+    check(program, *args, device=device, expect_opaque=("draw_seed",), is_random=True)
+
+
 def test_the_input_of_a_norm_beside_it(device: str) -> None:
     def program(x: Tensor, w: Tensor) -> Tensor:
         row = (x @ w).tanh()
@@ -164,6 +178,22 @@ def test_sums_and_extremes_of_rows(device: str) -> None:
         return product.sum(-1), product.amax(-1), product.amin(-1, keepdim=True), product
 
     check(program, values(33, 40), values(40, 50), device=device)
+
+
+def test_sums_of_columns(device: str) -> None:
+    def program(x: Tensor, w: Tensor) -> Any:
+        product = x @ w
+        return product.sum(0), product.relu()
+
+    check(program, values(33, 40), values(40, 50), device=device)
+
+
+def test_rows_of_every_batch(device: str) -> None:
+    def program(x: Tensor, w: Tensor) -> Any:
+        product = torch.bmm(x, w)
+        return product.amax(2), (product > 0).sum(2), product.exp().mean((2,))
+
+    check(program, values(3, 33, 4), values(3, 4, 50), device=device)
 
 
 def test_the_place_of_the_largest(device: str) -> None:
