@@ -27,6 +27,7 @@ from fuser.passes.contraction import Roles, factors_of, feeding, roles_of
 from fuser.passes.cost import LATENCY_S, SPECIAL_WEIGHT, bytes_by_size
 from fuser.passes.kernel_model import VECTOR_BYTES
 from fuser.passes.resources import register_limit, resident
+from fuser.passes.result_rows import FOLDING, check_rows, held_tiles, tiles_of_rows
 
 EFFICIENCY = 0.72
 """Of the data sheet's tensor rate, what large products reach: 684 to 786 of 989 TFLOP/s on an
@@ -110,6 +111,8 @@ class Extents:
     precision: str
     vector: int
     """Bytes that one instruction can move of every operand."""
+    held: int
+    """Tiles of results that a program holds while it folds their rows, 0 where it folds none."""
 
     def tiles(self, tile: Configuration) -> int:
         """How many tiles of this kind the results have."""
@@ -129,17 +132,22 @@ def product_kernel(
     space: Space,
     found: Sequence[Access],
     device: DeviceSpec,
+    most_registers: int,
 ) -> tuple[Schedule, Cost]:
-    """The schedule of a region with products and its cost; raises `NoSpace`."""
+    """The schedule of a region with products and its cost; raises `NoSpace`.
+
+    Tiles that need more registers than `most_registers` are left out, if there are others.
+    """
     roles = roles_of(graph, ops, stored, space)
+    check_rows(ops, space, roles)
     extents = _extents(graph, ops, space, found, roles)
-    tiles, needs = _best_tiles(extents, _beside(graph, ops, space), device)
+    tiles, needs = _best_tiles(extents, _beside(graph, ops, space), device, most_registers)
     schedule = Schedule(Strategy.PRODUCT, (tiles,), 1, roles.rows, roles.columns)
     return schedule, _cost(graph, ops, space, found, extents, tiles[0], needs, device)
 
 
 def _best_tiles(
-    extents: Extents, beside: int, device: DeviceSpec
+    extents: Extents, beside: int, device: DeviceSpec, most_registers: int
 ) -> tuple[tuple[Configuration, ...], Needs]:
     """The tiles that fit, the fastest first, and the needs of that."""
     tiles = _tiles(extents, device)
@@ -149,7 +157,7 @@ def _best_tiles(
         tile
         for tile in tiles
         if needs[tile].shared_bytes <= limit
-        and needs[tile].registers <= register_limit(tile, device)
+        and needs[tile].registers <= min(most_registers, register_limit(tile, device))
     ] or tiles[-1:]
     fitting.sort(key=lambda tile: tile_time_us(extents, tile, needs[tile], device))
     return tuple(fitting[:MOST_TILES]), needs[fitting[0]]
@@ -185,6 +193,7 @@ def _extents(
         ),
         precision=products[0].attribute("precision"),
         vector=min((_vector(a, sizes) for a in _operands(ops, found)), default=VECTOR_BYTES),
+        held=held_tiles(ops, space, found, roles),
     )
 
 
@@ -227,9 +236,10 @@ def _tiles(extents: Extents, device: DeviceSpec) -> list[Configuration]:
     )
     if device.backend == "cpu":
         most = INTERPRETER_SIDE
-        return [_configuration(min(rows, most), min(columns, most), min(inner, most), 4, 1)]
+        wide = columns if extents.held else min(columns, most)
+        return [_configuration(min(rows, most), wide, min(inner, most), 4, 1)]
     found: dict[Configuration, None] = {}
-    for high, wide, deep, warps, stages in _GPU_TILES:
+    for high, wide, deep, warps, stages in tiles_of_rows(columns) if extents.held else _GPU_TILES:
         if extents.vector < ASYNCHRONOUS_BYTES:
             # Operands pass through registers: fewer of them at once.
             deep, stages = deep // 4, 2
@@ -260,6 +270,8 @@ def needs_of_tile(extents: Extents, tile: Configuration, beside: int, device: De
     elements = extents.lines(tile) * inner
     buffers = min(tile.num_stages, -(-extents.inner // inner))
     registers = BASE_REGISTERS + extents.products * lane + beside * min(lane, 32) // 2
+    if extents.held:
+        registers += max(0, extents.held - extents.products) * lane + int(FOLDING * lane)
     if not _multiplies_from_shared(device):
         buffers = max(1, buffers - 1)
         registers += FRAGMENT_REGISTERS * extents.products

@@ -14,6 +14,7 @@ from fuser.ir.dim import Dim, product
 from fuser.ir.kernel import Configuration, GridAxis, KernelSpec
 from fuser.ir.ops import is_contraction
 from fuser.ir.space import LoopAxis
+from fuser.passes.columns import result_folds
 from fuser.passes.contraction import Roles, roles_of
 from fuser.templates import render
 
@@ -137,7 +138,8 @@ def _write(
     ]
     shared = (work.graph, work.region.space, work.rounding)
     sums: dict[str, str] = {}
-    result = ResultBody(*shared, texts[2], sizes, sums=sums)
+    has_rows = bool(result_folds(work.ops, work.region.space))
+    result = ResultBody(*shared, texts[2], sizes, sums=sums, has_rows=has_rows)
     rows, columns = (
         OperandBody(
             *shared, text, sizes,
