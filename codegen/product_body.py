@@ -14,13 +14,16 @@ from typing import Any
 from fuser.codegen.body import Body
 from fuser.codegen.expressions import Held, convert
 from fuser.codegen.products import with_added
+from fuser.codegen.reduction_body import RowBody
 from fuser.ir.dim import product
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Op, Operand
+from fuser.ir.ops import is_contraction
 from fuser.ir.space import Affine, Index, LoopAxis, through
 from fuser.passes.access import operand_offset
+from fuser.passes.base import after
 from fuser.passes.parts import Half, half_of, piece_index
-from fuser.passes.unify import after_reduction, result_index
+from fuser.passes.unify import result_index
 
 
 class OperandBody(Body):
@@ -78,17 +81,25 @@ class OperandBody(Body):
         return self.known[what, ""]
 
 
-class ResultBody(Body):
-    """What is done with the sums, after the loop."""
+class ResultBody(RowBody):
+    """What is done with the sums, after the loop. Where they are folded, a tile has whole rows."""
+
+    row, element, shape = "m", "n", "[MBLOCK, NBLOCK]"
 
     def __init__(
-        self, *arguments: Any, sums: Mapping[str, str], along: Mapping[str, Sequence[LoopAxis]]
+        self,
+        *arguments: Any,
+        sums: Mapping[str, str],
+        along: Mapping[str, Sequence[LoopAxis]],
+        has_rows: bool,
     ) -> None:
-        """`sums` has the accumulator of each product, `along` the axes of each tile variable."""
+        """`sums` has the accumulator of each product, `along` the axes of each tile variable;
+        `has_rows` says that rows are folded."""
         super().__init__(*arguments)
         self.sums = sums
         self.along = along
-        self.after_products = after_reduction(self.graph.in_order(self.inside))
+        self.has_rows = has_rows
+        self.after_products = after(self.graph.in_order(self.inside), is_contraction)
 
     def operand(self, operand: Operand, index: Index, guard: Held | None) -> Held:
         """A product is read at its own place, or at one half of an axis of the tile."""
@@ -130,7 +141,9 @@ class ResultBody(Body):
         return self.bind(op, Held(text, DType.FLOAT32, frozenset("mn")))
 
     def place_to_store(self, offset: Affine) -> tuple[frozenset[str], str]:
-        """A result has an element for each of the tile's, also where a side has one alone."""
-        level = frozenset("mn")
+        """A result has an element for each of the tile's, also where a side has one alone, or one
+        for each row of it."""
+        is_of_row = self.has_rows and "n" not in self.level_of(offset)
+        level = frozenset("m") if is_of_row else frozenset("mn")
         missing = sorted(level - self.level_of(offset))
         return level, " + ".join([self.affine(offset), *missing])

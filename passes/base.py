@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from fuser.ir.graph import Effect, Graph
+from fuser.ir.graph import Effect, Graph, Op
 from fuser.ir.region import Reason
 
 
@@ -107,3 +107,12 @@ def _walk(roots: Iterable[str], needs: Mapping[str, Sequence[str]]) -> list[str]
             else:
                 found[name] = None
     return list(found)
+
+
+def after(ops: Sequence[Op], is_first: Callable[[Op], bool]) -> frozenset[str]:
+    """The ops of a kind, and all that waits for one."""
+    found: set[str] = set()
+    for op in ops:
+        if is_first(op) or any(value in found for value in op.reads):
+            found.add(op.name)
+    return frozenset(found)

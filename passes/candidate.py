@@ -16,10 +16,11 @@ from fuser.ir.region import Cost, Reason, Schedule, Strategy
 from fuser.ir.space import Space
 from fuser.passes.access import Access, accesses, primary_access
 from fuser.passes.base import Limits
-from fuser.passes.columns import obstacle, part_bytes
+from fuser.passes.columns import obstacle, part_bytes, result_folds
+from fuser.passes.contraction import is_of_one_row
 from fuser.passes.cost import Walk, region_cost
 from fuser.passes.crossing import rows_schedule, tiled_schedule
-from fuser.passes.product import is_of_one_row, product_kernel
+from fuser.passes.product import product_kernel
 from fuser.passes.resources import needs_of
 from fuser.passes.schedule import schedules_for
 from fuser.passes.unify import NoSpace, unify
@@ -68,11 +69,12 @@ def candidate_for(
         raise Refused(Reason.OTHER_REDUCTION, detail)
     found = accesses(graph, ops, stored, space)
     # Rows are summed where there are no products, and where there is nothing for tiles to share.
-    is_summed = is_of_one_row(ops) and not space.halved
-    made = _reductions(graph, ops, stored, space, found, device) if is_summed else []
+    walks_rows = is_of_one_row(ops) and not (space.halved or result_folds(ops, space))
+    made = _reductions(graph, ops, stored, space, found, device) if walks_rows else []
     if any(map(is_contraction, ops)):
         try:
-            schedule, cost = product_kernel(graph, ops, stored, space, found, device)
+            most = limits.registers
+            schedule, cost = product_kernel(graph, ops, stored, space, found, device, most)
             made.insert(0, Candidate(space, schedule, cost))
         except NoSpace as failure:
             if not made:

@@ -59,6 +59,9 @@ def inverse_index(
                 affine = None
             if affine is None:
                 return "{} reads a part of its producer"
+            met = [other.reader_axis for other in step.axes].count(axis.reader_axis)
+            if met > 1 and found[axis.reader_axis] not in (None, affine):
+                return "{} reads a diagonal"
             found[axis.reader_axis] = affine
         current = found
     # A slice from the start leaves no step.

@@ -27,6 +27,7 @@ from fuser.passes.contraction import Roles, factors_of, feeding, least_sides, ro
 from fuser.passes.cost import LATENCY_S, SPECIAL_WEIGHT, bytes_by_size
 from fuser.passes.kernel_model import VECTOR_BYTES
 from fuser.passes.resources import register_limit, resident
+from fuser.passes.result_rows import FOLDING, check_rows, held_tiles, tiles_of_rows
 from fuser.passes.unify import NoSpace
 
 EFFICIENCY = 0.72
@@ -111,6 +112,8 @@ class Extents:
     precision: str
     vector: int
     """Bytes that one instruction can move of every operand."""
+    held: int
+    """Tiles of results that a program holds while it folds their rows, 0 where it folds none."""
     least: tuple[int, int] = (1, 1)
     """Rows and columns that are in one tile."""
 
@@ -132,17 +135,22 @@ def product_kernel(
     space: Space,
     found: Sequence[Access],
     device: DeviceSpec,
+    most_registers: int,
 ) -> tuple[Schedule, Cost]:
-    """The schedule of a region with products and its cost; raises `NoSpace`."""
+    """The schedule of a region with products and its cost; raises `NoSpace`.
+
+    Tiles that need more registers than `most_registers` are left out, if there are others.
+    """
     roles = roles_of(graph, ops, stored, space)
+    check_rows(ops, space, roles)
     extents = extents_of(graph, ops, space, found, roles)
-    tiles, needs = _best_tiles(extents, beside_of(graph, ops, space), device)
+    tiles, needs = _best_tiles(extents, beside_of(graph, ops, space), device, most_registers)
     schedule = Schedule(Strategy.PRODUCT, (tiles,), 1, roles.rows, roles.columns)
     return schedule, _cost(graph, ops, space, found, extents, tiles[0], needs, device)
 
 
 def _best_tiles(
-    extents: Extents, beside: int, device: DeviceSpec
+    extents: Extents, beside: int, device: DeviceSpec, most_registers: int
 ) -> tuple[tuple[Configuration, ...], Needs]:
     """The tiles that fit, the fastest first, and the needs of that."""
     tiles = _tiles(extents, device)
@@ -152,17 +160,10 @@ def _best_tiles(
         tile
         for tile in tiles
         if needs[tile].shared_bytes <= limit
-        and needs[tile].registers <= register_limit(tile, device)
+        and needs[tile].registers <= min(most_registers, register_limit(tile, device))
     ] or tiles[-1:]
     fitting.sort(key=lambda tile: tile_time_us(extents, tile, needs[tile], device))
     return tuple(fitting[:MOST_TILES]), needs[fitting[0]]
-
-
-def is_of_one_row(ops: Sequence[Op]) -> bool:
-    """Whether every product has one row or one column: then each element of the other operand is
-    used once, and rows are summed as by any reduction."""
-    products = [op for op in ops if is_contraction(op)]
-    return all(1 in op.domain[-3:-1] for op in products)
 
 
 def extents_of(
@@ -188,6 +189,7 @@ def extents_of(
         ),
         precision=products[0].attribute("precision"),
         vector=min((_vector(a, sizes) for a in _operands(ops, found)), default=VECTOR_BYTES),
+        held=held_tiles(ops, space, found, roles),
         least=least_sides(roles, space),
     )
 
@@ -231,9 +233,10 @@ def _tiles(extents: Extents, device: DeviceSpec) -> list[Configuration]:
     )
     if device.backend == "cpu":
         most = INTERPRETER_SIDE
-        return [_configuration(min(rows, most), min(columns, most), min(inner, most), 4, 1)]
+        wide = columns if extents.held else min(columns, most)
+        return [_configuration(min(rows, most), wide, min(inner, most), 4, 1)]
     found: dict[Configuration, None] = {}
-    for high, wide, deep, warps, stages in _GPU_TILES:
+    for high, wide, deep, warps, stages in tiles_of_rows(columns) if extents.held else _GPU_TILES:
         if extents.vector < ASYNCHRONOUS_BYTES:
             # Operands pass through registers: fewer of them at once.
             deep, stages = deep // 4, 2
@@ -270,6 +273,8 @@ def needs_of_tile(extents: Extents, tile: Configuration, beside: int, device: De
     # Of what is read in halves, an element's own value and both halves are alive at once.
     values = extents.products if extents.least == (1, 1) else max(extents.products, 3)
     registers = BASE_REGISTERS + values * lane + beside * min(lane, 32) // 2
+    if extents.held:
+        registers += max(0, extents.held - extents.products) * lane + int(FOLDING * lane)
     if not _multiplies_from_shared(device):
         buffers = max(1, buffers - 1)
         registers += FRAGMENT_REGISTERS * extents.products

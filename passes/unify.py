@@ -9,7 +9,7 @@ exactly once at each point of its domain.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from fuser.ir.dim import Dim, divide, is_equal, product
@@ -29,7 +29,8 @@ from fuser.ir.space import (
     through,
 )
 from fuser.passes.anchor import anchor_of
-from fuser.passes.columns import column_values, folded_axes
+from fuser.passes.base import after
+from fuser.passes.columns import column_values, folded_axes, result_folds
 from fuser.passes.parts import half_of, inverse_index, piece_index, piece_of
 
 
@@ -89,8 +90,8 @@ class _Unifier:
         self.sizes: dict[str, Dim] = {}
         self.axes: list[LoopAxis] = []
         self.index: dict[str, Index] = {}
-        self.after_reduction = after_reduction(ops)
-        self.multiplies = any(map(is_contraction, ops))
+        self.after_reduction = after(ops, lambda op: bool(op.reduced))
+        self.of_results = after(ops, is_contraction)
         self.halves: set[str] = set()
 
     def run(self) -> Space:
@@ -149,18 +150,16 @@ class _Unifier:
     def read(self, op: Op, position: int, index: Index) -> Index:
         """The index at which an op that stands at `index` reads an operand."""
         operand = argument_of(op, position)
-        if self.has_parts(operand.value):
+        # Of a product a tile holds all parts.
+        if operand.value in self.of_results:
             index = piece_index(op, position, index, self.sizes)
         return through(operand.map, index, self.sizes)
 
-    def has_parts(self, value: str) -> bool:
-        """Whether a value may be read in parts, because tiles of a product hold all of them."""
-        return self.multiplies and value in self.after_reduction
-
     def is_whole(self, op: Op) -> bool:
         """Whether an op has a value at its own index alone, and is not computed again at others."""
-        is_kept = op.reduced or not self.multiplies
-        return op.name in self.after_reduction and bool(is_kept)
+        if op.name in self.of_results:
+            return bool(op.reduced)
+        return op.name in self.after_reduction
 
     def from_reader(self, producer: Op, index: Index) -> None:
         if not producer.reduced:
@@ -182,6 +181,7 @@ class _Unifier:
         """Complete an index with the axes that it does not use yet, in the space's order.
 
         What an op folds is filled with folded axes, and the rest of its index with the others.
+        What a product is summed over is no axis of its results.
         """
         used = {axis for affine in partial if affine is not None for axis in affine.axes}
         found = {k: affine for k, affine in enumerate(partial) if affine is not None}
@@ -200,7 +200,11 @@ class _Unifier:
                 axis
                 for axis in self.axes
                 if axis.name not in used
-                and (not op.reduced or axis.is_reduced is (is_folded is not is_column))
+                and (
+                    not axis.is_reduced
+                    if op.name in self.of_results and not is_contraction(op)
+                    else not op.reduced or axis.is_reduced is (is_folded is not is_column)
+                )
             ]
             if holes:
                 sizes = tuple(op.domain[k] for k in holes)
@@ -215,14 +219,12 @@ class _Unifier:
             if isinstance(o, Argument) and o.value == producer.name
         )
         produced = result_index(producer, self.index[producer.name])
-        if not self.has_parts(producer.name):
+        if producer.name not in self.of_results:
             self.index[reader.name] = self.like(reader, operand, produced)
             return
         dimension = piece_of(reader, position)
         domain = [None if k == dimension else size for k, size in enumerate(reader.domain)]
-        partial = inverse_index(operand.map, produced, self.sizes, domain)
-        if isinstance(partial, str):
-            raise NoSpace(Reason.OTHER_SPACE, partial.format(reader.name))
+        partial = self.inverse(operand.map, produced, reader, domain)
         if dimension is not None:
             # Along it run the axes that a piece says nothing of.
             used = {axis for affine in partial if affine is not None for axis in affine.axes}
@@ -281,8 +283,10 @@ class _Unifier:
             )
         return regroup(linear, shape, self.sizes)
 
-    def inverse(self, index_map: IndexMap, index: Index, reader: Op) -> list[Affine | None]:
-        found = inverse_index(index_map, index, self.sizes)
+    def inverse(
+        self, index_map: IndexMap, index: Index, reader: Op, domain: Sequence[Dim | None] = ()
+    ) -> list[Affine | None]:
+        found = inverse_index(index_map, index, self.sizes, domain)
         if isinstance(found, str):
             raise NoSpace(Reason.OTHER_SPACE, found.format(reader.name))
         return found
@@ -290,6 +294,10 @@ class _Unifier:
     def check(self, space: Space) -> None:
         rows = {axis.name for axis in space.parallel}
         of_columns = column_values(list(self.ops.values()), space)
+        results = result_folds(list(self.ops.values()), space)
+        folded = {
+            axis for name in results for axis in folded_axes(self.ops[name], self.index[name])
+        }
         covered: set[object] = set()
         for name, op in self.ops.items():
             index = self.index[name]
@@ -301,12 +309,15 @@ class _Unifier:
                 # Most ops stand where another one stands.
                 where = (index, op.domain, op.reduced, is_stored, is_column)
                 if where not in covered:
-                    self.check_covered(op, space, is_column)
+                    self.check_covered(op, space, is_column, folded)
                     covered.add(where)
         self.check_reads()
 
-    def check_covered(self, op: Op, space: Space, is_column: bool) -> None:
-        """A reduction, or what is stored, is computed once at each point of its domain."""
+    def check_covered(self, op: Op, space: Space, is_column: bool, folded: Collection[str]) -> None:
+        """A reduction, or what is stored, is computed once at each point of its domain.
+
+        `folded` are the axes of a product's results that are folded: a tile has them whole.
+        """
         rows = {axis.name for axis in space.parallel}
         row = {axis.name for axis in space.reduced}
         index = self.index[op.name]
@@ -316,11 +327,15 @@ class _Unifier:
             # A statistic of a product's rows is formed again for every tile of columns.
             axes = used if multiplies and op.name not in self.stored else rows | row
             sides = [row, rows] if rows and row and not multiplies else [row]
+            if folded and not is_contraction(op):
+                sides, axes = [set(folded)], used if op.name not in self.stored else rows
             is_covered = covers_once(index, op.domain, self.sizes, axes)
             if not is_covered or folded_axes(op, index) not in sides:
                 raise NoSpace(Reason.OTHER_REDUCTION, f"{op.name} over {_text(op.domain)}")
         else:
             axes = row if is_column else rows | row if used & row else rows
+            if not used & set(folded):
+                axes -= set(folded)
             if not covers_once(index, op.domain, self.sizes, axes):
                 raise NoSpace(Reason.OUTPUT_NOT_COVERED, op.name)
 
@@ -346,16 +361,14 @@ class _Unifier:
                 if key == [a.key() for a in own]:
                     continue
                 elsewhere = f"{name} reads {producer.name} of another row"
-                if self.has_parts(producer.name) and is_contraction(producer):
+                if is_contraction(producer):
                     half = half_of(wanted, own, self.sizes)
                     if half is None:
                         raise NoSpace(
                             Reason.OTHER_SPACE, f"{name} reads {producer.name} of another row"
                         )
                     self.halves.add(half.axis)
-                elif producer.name not in self.after_reduction or (
-                    self.multiplies and not producer.reduced
-                ):
+                elif not self.is_whole(producer):
                     if (producer.name, *key) not in seen:
                         seen.add((producer.name, *key))
                         waiting.append((producer.name, wanted))
@@ -364,16 +377,6 @@ class _Unifier:
                             raise NoSpace(Reason.TOO_MANY_OPS, f"over {self.most_values} values")
                 else:
                     raise NoSpace(Reason.OTHER_SPACE, elsewhere)
-
-
-def after_reduction(ops: Sequence[Op]) -> frozenset[str]:
-    """The ops whose value needs a whole row of the group first."""
-    found: set[str] = set()
-    for op in ops:
-        reads = (o.value for o in op.operands if isinstance(o, Argument))
-        if op.reduced or any(value in found for value in reads):
-            found.add(op.name)
-    return frozenset(found)
 
 
 def is_gather(op: Op) -> bool:

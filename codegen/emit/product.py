@@ -14,6 +14,7 @@ from fuser.ir.dim import Dim, product
 from fuser.ir.kernel import Configuration, GridAxis, KernelSpec
 from fuser.ir.ops import is_contraction
 from fuser.ir.space import LoopAxis
+from fuser.passes.columns import result_folds
 from fuser.passes.contraction import Roles, roles_of
 from fuser.templates import render
 
@@ -142,7 +143,8 @@ def _write(
         "m": [axes[name] for name in roles.rows],
         "n": [axes[name] for name in roles.columns],
     }
-    result = ResultBody(*shared, texts[2], sizes, sums=sums, along=along)
+    has_rows = bool(result_folds(work.ops, work.region.space))
+    result = ResultBody(*shared, texts[2], sizes, sums=sums, along=along, has_rows=has_rows)
     rows, columns = (
         OperandBody(
             *shared, text, sizes,

@@ -211,3 +211,13 @@ def test_pieces_beside_a_product_stay_what_they_are(device: str) -> None:
 
     args = (values(9, 16), values(40, 16), values(9, 16), values(9, 24))
     assert_matches_eager(program, *args, device=device)
+
+
+@BOTH
+def test_rows_are_folded_before_halves_are_read(dtype: torch.dtype, device: str) -> None:
+    def program(x: Tensor, w: Tensor, scale: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        normed = F.rms_norm(F.linear(x, w), (w.shape[0],), scale)
+        return turned(heads(normed, 16), cosine, sine)
+
+    args = [values(*s, dtype=dtype) for s in ((2, 13, 24), (64, 24), (64,))]
+    assert_matches_eager(program, *args, *tables(13, 16), device=device)
