@@ -270,10 +270,21 @@ class Body:
         recalled = self.recall(what, guard)
         if recalled is not None:
             return recalled
-        level = self.level_of(offset)
-        held = self.load_at(value, kind, self.pointer(value), self.affine(offset), level, guard)
+        held = self.load_from(value, kind, offset, guard)
         self.known[what, _text(guard)] = held
         return held
+
+    def load_from(
+        self,
+        value: str,
+        kind: TensorType,
+        offset: Affine,
+        guard: Held | None,
+        widens: bool = True,
+    ) -> Held:
+        """The elements of a value from outside at these offsets."""
+        text, level = self.affine(offset), self.level_of(offset)
+        return self.load_at(value, kind, self.pointer(value), text, level, guard, widens)
 
     def load_at(
         self,
@@ -295,7 +306,12 @@ class Body:
         mask = self.mask(level, guard)
         if mask:
             arguments += f", {mask}, other=0"
-        text = f"tl.load({arguments})"
+        return self.loaded(wanted, kind, f"tl.load({arguments})", level, widens)
+
+    def loaded(
+        self, wanted: str, kind: TensorType, text: str, level: frozenset[str], widens: bool
+    ) -> Held:
+        """What was loaded, by name and as it is computed with."""
         if kind.dtype.is_float8:
             text = f"fn.from_{kind.dtype.value}({text})"
         elif kind.dtype.is_half and widens:
