@@ -251,8 +251,24 @@ def needs_of_tile(
     # Results are dealt out anew before they are stored, through the memory that the loop has left.
     shared = max(elements * extents.width * buffers, rows * columns * 2)
     if family.is_persistent:
-        shared = elements * extents.width * buffers + BARRIER_BYTES
+        shared = _shared_of_described(extents, tile, elements * extents.width)
     return resident(min(registers, register_limit(tile, device) + 1), shared, tile, device)
+
+
+def _shared_of_described(extents: Extents, tile: Configuration, step: int) -> int:
+    """Shared memory where descriptors copy `step` bytes for each step of the inner axis."""
+    rows, columns, inner = (tile.block(name) for name in ("MBLOCK", "NBLOCK", "KBLOCK"))
+    steps = -(-extents.inner // inner)
+    shared = step * min(tile.num_stages, steps) + BARRIER_BYTES
+    if steps == 1:
+        # The loop that loads ahead is then that over tiles, while results are dealt out as well.
+        results = rows * columns // tile.block("PARTS") * 2
+        shared = step * tile.num_stages + results + BARRIER_BYTES
+    if extents.precision == "tf32":
+        # Of 4-byte elements tensor cores read only what runs along the inner axis: what does not
+        # is turned on the way.
+        shared += 2 * max(rows, columns) * inner * extents.width
+    return shared
 
 
 def tile_time_us(
