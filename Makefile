@@ -7,7 +7,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format clean
+.PHONY: help setup demo test opinfo check format clean
 
 VENV := .venv
 ARGS ?=
@@ -42,6 +42,7 @@ help:
 	@echo "  make setup    create .venv with torch, Triton and the tools (minutes the first time)"
 	@echo "  make demo     compile a sentence-embedding model, show what was fused, check it"
 	@echo "  make test     run the tests; some of them: make test ARGS='-k softmax -x'"
+	@echo "  make opinfo   PyTorch's own samples of its operators: make opinfo ARGS='--help'"
 	@echo "  make check    formatting, lint, types, import layers"
 	@echo "  make format   rewrite the files the way 'make check' wants them"
 	@echo "  make clean    remove caches and build results ('rm -rf $(VENV)' removes the rest)"
@@ -86,6 +87,11 @@ demo: setup
 # Two workers with one thread each: torch's own threads would compete with the other worker.
 test: setup
 	$(KERNEL_ENV) FUSER_CHECK=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal $(ARGS)
+
+# With the folder of the tests on the path, as pytest has it.
+opinfo: setup
+	PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(KERNEL_ENV) FUSER_CHECK=1 OMP_NUM_THREADS=1 \
+	  $(patsubst PYTHONPATH=%,,$(RUN)) -m opinfo $(ARGS)
 
 check: setup
 	$(RUN) -m ruff format --check .

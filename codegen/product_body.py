@@ -14,6 +14,7 @@ from typing import Any
 from fuser.codegen.body import Body
 from fuser.codegen.expressions import Held, convert
 from fuser.codegen.products import with_added
+from fuser.codegen.reduction_body import RowBody
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Op, TensorType
 from fuser.ir.kernel import Window
@@ -124,20 +125,25 @@ class DescribedOperandBody(OperandBody):
         return self.windows[known]
 
 
-class ResultBody(Body):
-    """What is done with the sums, after the loop."""
+class ResultBody(RowBody):
+    """What is done with the sums, after the loop. Where they are folded, a tile has whole rows."""
 
-    def __init__(self, *arguments: Any, sums: Mapping[str, str]) -> None:
-        """`sums` has the accumulator of each product."""
+    row, element, shape = "m", "n", "[MBLOCK, NBLOCK]"
+
+    def __init__(self, *arguments: Any, sums: Mapping[str, str], has_rows: bool) -> None:
+        """`sums` has the accumulator of each product, `has_rows` says that rows are folded."""
         super().__init__(*arguments)
         self.sums = sums
+        self.has_rows = has_rows
 
     def contraction(self, op: Op, index: Index, guard: Held | None) -> Held:
         text = with_added(self, op, self.sums[op.name], index, guard)
         return self.bind(op, Held(text, DType.FLOAT32, frozenset("mn")))
 
     def place_to_store(self, offset: Affine) -> tuple[frozenset[str], str]:
-        """A result has an element for each of the tile's, also where a side has one alone."""
-        level = frozenset("mn")
+        """A result has an element for each of the tile's, also where a side has one alone, or one
+        for each row of it."""
+        is_of_row = self.has_rows and "n" not in self.level_of(offset)
+        level = frozenset("m") if is_of_row else frozenset("mn")
         missing = sorted(level - self.level_of(offset))
         return level, " + ".join([self.affine(offset), *missing])

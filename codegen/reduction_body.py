@@ -33,9 +33,16 @@ ROW = frozenset("xr")
 
 
 class ReductionBody(Body):
-    """What both ways of folding share."""
+    """What all ways of folding share."""
 
-    def folded(self, op: Op, index: Index, mask: str = "r_mask") -> tuple[Fold, str, str]:
+    row, element, shape = "x", "r", "[XBLOCK, RBLOCK]"
+    """The tile variables of the rows and of what is folded of each, and the blocks of the two."""
+
+    @property
+    def mask_of_row(self) -> str:
+        return f"{self.element}_mask"
+
+    def folded(self, op: Op, index: Index, mask: str = "") -> tuple[Fold, str, str]:
         """The fold, the operand's tile with its masked lanes neutral, and the index tile."""
         fold = FOLDS[op.kind]
         if is_contraction(op):
@@ -44,14 +51,17 @@ class ReductionBody(Body):
             held = self.operand(op.operands[0], index, None)
             if not op.type.dtype.is_float:
                 held = self.as_stored(held, op.operands[0])
-        tile = f"tl.where({mask}, {self.tile(held, op.compute)}, {fold.identity(op.compute)})"
+        tile = self.tile(held, op.compute)
+        if mask or self.element not in self.exact:
+            mask = mask or self.mask_of_row
+            tile = f"tl.where({mask}, {tile}, {fold.identity(op.compute)})"
         position = ""
         if fold.is_argument:
             form = self.logical_position(op, index)
             number = self.affine(form) if form.axes else f"tl.full([], {form.offset}, tl.int64)"
-            position = f"tl.broadcast_to({number}, [XBLOCK, RBLOCK]).to(tl.int64)"
+            position = f"tl.broadcast_to({number}, {self.shape}).to(tl.int64)"
             # Lanes past the row must lose every tie.
-            position = f"tl.where(r_mask, {position}, {2**63 - 1})"
+            position = f"tl.where({self.mask_of_row}, {position}, {2**63 - 1})"
         return fold, tile, position
 
     def contraction(self, op: Op, index: Index, guard: Held | None) -> Held:
@@ -60,14 +70,15 @@ class ReductionBody(Body):
     def tile(self, held: Held, dtype: DType) -> str:
         """A value as a whole tile of this type."""
         text = convert(held, dtype)
-        return text if held.level == ROW else f"tl.broadcast_to({text}, [XBLOCK, RBLOCK])"
+        is_whole = held.level == {self.row, self.element}
+        return text if is_whole else f"tl.broadcast_to({text}, {self.shape})"
 
     def held_result(self, op: Op, text: str) -> Held:
         fold = FOLDS[op.kind]
         computed = DType.INT64 if fold.is_argument else op.compute
         if is_contraction(op):
             text = with_added(self, op, text, self.space.index[op.name], None)
-        return self.bind(op, Held(text, computed, frozenset({"x"})))
+        return self.bind(op, Held(text, computed, frozenset({self.row})))
 
     def place_in_chain(self, op: Op, shifted: Shifted, depth: int) -> Index:
         """Where the sum's chain computes its op number `depth`."""
@@ -92,7 +103,8 @@ class RowBody(ReductionBody):
         if not fold.is_argument:
             return self.held_result(op, f"fn.{fold.function}({tile}, 1, True)")
         name = self.names.fresh(f"{op.name}_where")
-        self.lines.emit(ROW, f"_, {name} = fn.{fold.function}({tile}, {position}, 1, True)")
+        line = f"_, {name} = fn.{fold.function}({tile}, {position}, 1, True)"
+        self.lines.emit(frozenset((self.row, self.element)), line)
         return self.held_result(op, name)
 
     @cached_property
@@ -128,7 +140,7 @@ class RowBody(ReductionBody):
         values = self.operand(shifted.values, self.place_in_chain(total, shifted, 1), None)
         distance = f"{self.tile(values, total.compute)} - {held.text}"
         count = self.sizes.text(product(total.domain[axis] for axis in total.reduced))
-        tile = f"tl.where(r_mask, {distance}, 0)"
+        tile = f"tl.where({self.mask_of_row}, {distance}, 0)"
         return self.bind(op, replace(held, text=f"fn.refined_mean({held.text}, {tile}, {count})"))
 
 

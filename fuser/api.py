@@ -28,6 +28,7 @@ from fuser.runtime.executable import runs_kernels
 from fuser.runtime.graphs import CudaGraphUse, refusal
 from fuser.verification.differential import verify_program
 from fuser.verification.report import Report
+from fuser.verification.shadow import shadowed
 
 Program = Callable[..., Any]
 
@@ -148,7 +149,7 @@ def _compile_registered(
 ) -> Callable[..., Any]:
     compiled = compile_graph(module, inputs, context)
     context.register(compiled)
-    return compiled.run
+    return shadowed(module, compiled, context) if config.shadow() else compiled.run
 
 
 def _check_program(function: str, model: Any) -> None:

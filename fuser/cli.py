@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import NoReturn
 
-from fuser.commands import diff, env, explain, plan, source, verify
+from fuser.commands import bisect, diff, env, explain, minify, plan, source, verify
 from fuser.commands.common import PROGRAM, described
 from fuser.errors import (
     FuserError,
@@ -41,6 +41,8 @@ COMMANDS: Mapping[str, ModuleType] = MappingProxyType(
         "diff": diff,
         "source": source,
         "verify": verify,
+        "bisect": bisect,
+        "minify": minify,
         "env": env,
     }
 )
@@ -59,6 +61,8 @@ examples:
   fuserc diff before.json after.json       what changed from one plan to another
   fuserc source model.py -o kernels/       the generated kernels, one file each
   fuserc verify model.py                   every fused result against fp64 and eager
+  fuserc bisect model.py                   the pass, region, op and line that make it wrong
+  fuserc minify model.py -o small.py       a smaller program that is still wrong
   fuserc env                               versions, GPUs and settings, for a bug report
 
 exit codes: 0 all is well; 1 a check fails, or plans differ; 2 the command cannot be carried out as

@@ -29,6 +29,7 @@ __all__ = [
     "keyed_values",
     "logs",
     "scope",
+    "shadow",
     "table",
     "triton_interpret",
     "tune",
@@ -102,6 +103,14 @@ KNOBS: tuple[Knob, ...] = (
         keyed=False,
     ),
     Knob(
+        name="shadow",
+        env="FUSER_SHADOW",
+        value_type=bool,
+        default=False,
+        doc="Check every region against eager and float64 while the program runs (very slow).",
+        keyed=False,
+    ),
+    Knob(
         name="tune",
         env="FUSER_TUNE",
         value_type=bool,
@@ -149,6 +158,11 @@ def dump_dir() -> Path | None:
 def logs() -> str:
     """Return the text that says which modules log; `fuser.log` reads it."""
     return _typed(str, "logs")
+
+
+def shadow() -> bool:
+    """Return whether every region is checked while the program runs."""
+    return _typed(bool, "shadow")
 
 
 def tune() -> bool:

@@ -16,7 +16,7 @@ from fuser.ir.region import Cost, Reason, Schedule
 from fuser.ir.space import Space
 from fuser.passes.access import Access, accesses, primary_access
 from fuser.passes.base import Limits
-from fuser.passes.columns import obstacle, part_bytes
+from fuser.passes.columns import obstacle, part_bytes, result_folds
 from fuser.passes.cost import Walk, region_cost
 from fuser.passes.crossing import rows_schedule, tiled_schedule
 from fuser.passes.product import fastest, is_of_one_row, product_kernels
@@ -68,10 +68,12 @@ def candidate_for(
         raise Refused(Reason.OTHER_REDUCTION, detail)
     found = accesses(graph, ops, stored, space)
     # Rows are summed where there are no products, and where there is nothing for tiles to share.
-    made = _reductions(graph, ops, stored, space, found, device) if is_of_one_row(ops) else []
+    walks_rows = is_of_one_row(ops) and not result_folds(ops, space)
+    made = _reductions(graph, ops, stored, space, found, device) if walks_rows else []
     if any(map(is_contraction, ops)):
         try:
-            kernel = fastest(product_kernels(graph, ops, stored, space, found, device))
+            most = limits.registers
+            kernel = fastest(product_kernels(graph, ops, stored, space, found, device, most))
             made.insert(0, Candidate(space, kernel.schedule, kernel.cost))
         except NoSpace as failure:
             if not made:

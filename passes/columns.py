@@ -3,7 +3,8 @@
 In: ops in program order and their iteration space, whose reduced axes are those of a row. Out:
 which folds go along the other axes, what is made of them, and the schedule of the kernel that takes
 both in one reading: each of its programs walks some rows and leaves its part of every column, and a
-second kernel combines the parts.
+second kernel combines the parts. Beside a product, whose reduced axes are those that it sums over,
+folds along the others are of no columns: they fold rows of its results.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from fuser.device import DeviceSpec
 from fuser.ir.dim import evaluate
 from fuser.ir.graph import Graph, Op
+from fuser.ir.ops import is_contraction
 from fuser.ir.region import Schedule, Strategy
 from fuser.ir.space import Index, Space
 from fuser.passes.configurations import (
@@ -32,10 +34,18 @@ def folded_axes(op: Op, index: Index) -> frozenset[str]:
 
 def column_folds(ops: Sequence[Op], space: Space) -> frozenset[str]:
     """The folds over all rows: one result for each element of a row."""
-    rows = {axis.name for axis in space.parallel}
-    return frozenset(
-        op.name for op in ops if op.reduced and folded_axes(op, space.index[op.name]) & rows
-    )
+    return frozenset() if any(map(is_contraction, ops)) else _folds_across(ops, space)
+
+
+def result_folds(ops: Sequence[Op], space: Space) -> frozenset[str]:
+    """The folds along axes of the results, in a region of products."""
+    return _folds_across(ops, space) if any(map(is_contraction, ops)) else frozenset()
+
+
+def _folds_across(ops: Sequence[Op], space: Space) -> frozenset[str]:
+    parallel = {axis.name for axis in space.parallel}
+    folds = (op for op in ops if op.reduced and not is_contraction(op))
+    return frozenset(op.name for op in folds if folded_axes(op, space.index[op.name]) & parallel)
 
 
 def column_values(ops: Sequence[Op], space: Space) -> frozenset[str]:

@@ -3,7 +3,7 @@
 In: ops with their iteration space. Out: `Roles`, or `NoSpace` where the products of the region do
 not share tiles. An axis that only one operand of a product depends on is a row or a column of it,
 one that both depend on is batch, whatever the call was: a matrix that is read for every batch makes
-rows of the batch.
+rows of the batch. Where results are folded, that is along the columns: a tile then has whole rows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from fuser.ir.ops import is_contraction
 from fuser.ir.region import Reason
 from fuser.ir.space import Index, LoopAxis, Space, memory_offset, through
 from fuser.passes.access import operand_offset
+from fuser.passes.columns import folded_axes, result_folds
 from fuser.passes.unify import NoSpace, argument_of, result_index
 
 ROWS, COLUMNS, RESULT = ("o", "m", "ka"), ("o", "kb", "n"), ("o", "m", "n")
@@ -68,8 +69,9 @@ def roles_of(graph: Graph, ops: Sequence[Op], stored: Collection[str], space: Sp
     """The roles of the space's axes; raises `NoSpace`."""
     products = [op for op in ops if is_contraction(op)]
     parallel = {axis.name for axis in space.parallel}
+    folds = result_folds(ops, space) - feeding(ops)
     for op in ops:
-        if op.reduced and op not in products:
+        if op.reduced and op not in products and op.name not in folds:
             raise NoSpace(Reason.OTHER_REDUCTION, f"{op.name} beside {products[0].name}")
         if op.name in stored and any(
             a.axes - parallel for a in result_index(op, space.index[op.name])
@@ -79,8 +81,11 @@ def roles_of(graph: Graph, ops: Sequence[Op], stored: Collection[str], space: Sp
     left, right = sides[products[0].name]
     both = left & right
     rows, columns = left - both, right - both
+    folded = {folded_axes(op, space.index[op.name]) for op in ops if op.name in folds}
+    if len(folded) > 1 or folded - {rows, columns}:
+        raise NoSpace(Reason.OTHER_REDUCTION, "what is folded is no row of a product")
     fast = _fast_axis(graph, ops, stored, space)
-    if fast in rows:
+    if rows in folded if folded else fast in rows:
         rows, columns = columns, rows
     turned: set[str] = set()
     for name, (left, right) in sides.items():

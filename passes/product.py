@@ -33,6 +33,7 @@ from fuser.passes.product_tiles import (
     families_of,
     tile_time_us,
 )
+from fuser.passes.result_rows import check_rows, held_tiles
 from fuser.passes.windows import are_described
 
 LIBRARY_VECTOR_EFFICIENCY = 0.8
@@ -62,19 +63,23 @@ def product_kernels(
     space: Space,
     found: Sequence[Access],
     device: DeviceSpec,
+    most_registers: int,
 ) -> tuple[ProductKernel, ...]:
     """A region of products in each family, by pointers first; raises `NoSpace`.
 
-    Pointers take over from descriptors where those cannot be used.
+    Pointers take over from descriptors where those cannot be used, and have what folds rows. Tiles
+    that need more registers than `most_registers` are left out, if there are others.
     """
     roles = roles_of(graph, ops, stored, space)
+    check_rows(ops, space, roles)
     extents = _extents(graph, ops, space, found, roles)
     beside = _beside(graph, ops, space)
     made: list[ProductKernel] = []
     for family in families_of(device):
-        if family is DESCRIPTORS and not are_described(graph, ops, space, roles):
+        is_described = not extents.held and are_described(graph, ops, space, roles)
+        if family is DESCRIPTORS and not is_described:
             continue
-        tiles, needs = best_tiles(extents, beside, device, family)
+        tiles, needs = best_tiles(extents, beside, device, family, most_registers)
         schedule = Schedule(family.strategy, (tiles,), 1, roles.rows, roles.columns)
         if made:
             schedule = replace(schedule, otherwise=made[0].schedule)
@@ -118,6 +123,7 @@ def _extents(
         ),
         precision=products[0].attribute("precision"),
         vector=min((_vector(a, sizes) for a in _operands(ops, found)), default=VECTOR_BYTES),
+        held=held_tiles(ops, space, found, roles),
     )
 
 

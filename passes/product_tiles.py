@@ -18,6 +18,7 @@ from fuser.ir.region import Needs, Strategy
 from fuser.passes.configurations import power_of_two
 from fuser.passes.cost import LATENCY_S
 from fuser.passes.resources import register_limit, resident
+from fuser.passes.result_rows import FOLDING, tiles_of_rows
 
 VECTOR_EFFICIENCY = 0.3
 """Of the vector rate, what a generated product reaches without tensor cores."""
@@ -143,6 +144,8 @@ class Extents:
     precision: str
     vector: int
     """Bytes that one instruction can move of every operand."""
+    held: int
+    """Tiles of results that a program holds while it folds their rows, 0 where it folds none."""
 
     def tiles(self, tile: Configuration) -> int:
         """How many tiles of this kind the results have."""
@@ -156,7 +159,7 @@ class Extents:
 
 
 def best_tiles(
-    extents: Extents, beside: int, device: DeviceSpec, family: Family
+    extents: Extents, beside: int, device: DeviceSpec, family: Family, most_registers: int
 ) -> tuple[tuple[Configuration, ...], Needs]:
     """The tiles that fit, the fastest first, and the needs of that."""
     needs = {
@@ -168,7 +171,7 @@ def best_tiles(
         tile
         for tile in needs
         if needs[tile].shared_bytes <= limit
-        and needs[tile].registers <= register_limit(tile, device)
+        and needs[tile].registers <= min(most_registers, register_limit(tile, device))
     ] or list(needs)[-1:]
     fitting.sort(key=lambda tile: tile_time_us(extents, tile, needs[tile], device, family))
     kept = fitting[:MOST_TILES]
@@ -194,10 +197,11 @@ def _tiles(extents: Extents, device: DeviceSpec, family: Family) -> list[Configu
     inner = max(LEAST_SIDE, power_of_two(extents.inner))
     if device.backend == "cpu":
         most = least if family.is_persistent else INTERPRETER_SIDE
-        sides = min(rows, most), min(columns, most), min(inner, most)
+        wide = columns if extents.held else min(columns, most)
+        sides = min(rows, most), wide, min(inner, most)
         return [_configuration(extents, *sides, 4, 1, family)]
     found: dict[Configuration, None] = {}
-    for high, wide, deep, warps, stages in family.tiles:
+    for high, wide, deep, warps, stages in tiles_of_rows(columns) if extents.held else family.tiles:
         if extents.vector < ASYNCHRONOUS_BYTES:
             # Operands pass through registers: fewer of them at once.
             deep, stages = deep // 4, 2
@@ -241,6 +245,8 @@ def needs_of_tile(
     elements = extents.lines(tile) * inner
     buffers = min(tile.num_stages, -(-extents.inner // inner))
     registers = family.base_registers + extents.products * lane + beside * min(lane, 32) // 2
+    if extents.held:
+        registers += max(0, extents.held - extents.products) * lane + int(FOLDING * lane)
     if not device.has_descriptors:
         buffers = max(1, buffers - 1)
         registers += FRAGMENT_REGISTERS * extents.products

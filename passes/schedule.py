@@ -85,6 +85,7 @@ def other_schedules(graph: Graph, region: Region, device: DeviceSpec) -> tuple[S
     if by_row:
         every = schedules_for(graph, ops, stored, region.space, primary_access(found), device)
     else:
-        made = product_kernels(graph, ops, stored, region.space, found, device)
+        most = device.max_registers_per_thread
+        made = product_kernels(graph, ops, stored, region.space, found, device, most)
         every = tuple(kernel.schedule for kernel in made)
     return tuple(schedule for schedule in every if schedule.strategy is not region.strategy)

@@ -9,7 +9,7 @@ exactly once at each point of its domain.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from fuser.ir.dim import Dim, divide, is_equal, product
 from fuser.ir.graph import Argument, Graph, Op
@@ -29,7 +29,7 @@ from fuser.ir.space import (
     through,
 )
 from fuser.passes.anchor import anchor_of
-from fuser.passes.columns import column_values, folded_axes
+from fuser.passes.columns import column_values, folded_axes, result_folds
 
 
 class NoSpace(Exception):
@@ -88,7 +88,8 @@ class _Unifier:
         self.sizes: dict[str, Dim] = {}
         self.axes: list[LoopAxis] = []
         self.index: dict[str, Index] = {}
-        self.after_reduction = _after_reduction(ops)
+        self.after_reduction = _after(ops, lambda op: bool(op.reduced))
+        self.of_results = _after(ops, is_contraction)
 
     def run(self) -> Space:
         for op in self.ops.values():
@@ -165,6 +166,7 @@ class _Unifier:
         """Complete an index with the axes that it does not use yet, in the space's order.
 
         What an op folds is filled with folded axes, and the rest of its index with the others.
+        What a product is summed over is no axis of its results.
         """
         used = {axis for affine in partial if affine is not None for axis in affine.axes}
         found = {k: affine for k, affine in enumerate(partial) if affine is not None}
@@ -183,7 +185,11 @@ class _Unifier:
                 axis
                 for axis in self.axes
                 if axis.name not in used
-                and (not op.reduced or axis.is_reduced is (is_folded is not is_column))
+                and (
+                    not axis.is_reduced
+                    if op.name in self.of_results and not is_contraction(op)
+                    else not op.reduced or axis.is_reduced is (is_folded is not is_column)
+                )
             ]
             if holes:
                 sizes = tuple(op.domain[k] for k in holes)
@@ -265,6 +271,9 @@ class _Unifier:
                     continue
                 if axis.step != 1 or axis.offset != 0:
                     raise NoSpace(Reason.OTHER_SPACE, f"{reader.name} reads a part of its producer")
+                met = [other.reader_axis for other in step.axes].count(axis.reader_axis)
+                if met > 1 and found[axis.reader_axis] not in (None, affine):
+                    raise NoSpace(Reason.OTHER_SPACE, f"{reader.name} reads a diagonal")
                 found[axis.reader_axis] = affine
             current = found
         return current
@@ -272,6 +281,10 @@ class _Unifier:
     def check(self, space: Space) -> None:
         rows = {axis.name for axis in space.parallel}
         of_columns = column_values(list(self.ops.values()), space)
+        results = result_folds(list(self.ops.values()), space)
+        folded = {
+            axis for name in results for axis in folded_axes(self.ops[name], self.index[name])
+        }
         covered: set[object] = set()
         for name, op in self.ops.items():
             index = self.index[name]
@@ -283,12 +296,15 @@ class _Unifier:
                 # Most ops stand where another one stands.
                 where = (index, op.domain, op.reduced, is_stored, is_column)
                 if where not in covered:
-                    self.check_covered(op, space, is_column)
+                    self.check_covered(op, space, is_column, folded)
                     covered.add(where)
         self.check_reads()
 
-    def check_covered(self, op: Op, space: Space, is_column: bool) -> None:
-        """A reduction, or what is stored, is computed once at each point of its domain."""
+    def check_covered(self, op: Op, space: Space, is_column: bool, folded: Collection[str]) -> None:
+        """A reduction, or what is stored, is computed once at each point of its domain.
+
+        `folded` are the axes of a product's results that are folded: a tile has them whole.
+        """
         rows = {axis.name for axis in space.parallel}
         row = {axis.name for axis in space.reduced}
         index = self.index[op.name]
@@ -298,11 +314,15 @@ class _Unifier:
             # A statistic of a product's rows is formed again for every tile of columns.
             axes = used if multiplies and op.name not in self.stored else rows | row
             sides = [row, rows] if rows and row and not multiplies else [row]
+            if folded and not is_contraction(op):
+                sides, axes = [set(folded)], used if op.name not in self.stored else rows
             is_covered = covers_once(index, op.domain, self.sizes, axes)
             if not is_covered or folded_axes(op, index) not in sides:
                 raise NoSpace(Reason.OTHER_REDUCTION, f"{op.name} over {_text(op.domain)}")
         else:
             axes = row if is_column else rows | row if used & row else rows
+            if not used & set(folded):
+                axes -= set(folded)
             if not covers_once(index, op.domain, self.sizes, axes):
                 raise NoSpace(Reason.OUTPUT_NOT_COVERED, op.name)
 
@@ -340,12 +360,11 @@ class _Unifier:
                     )
 
 
-def _after_reduction(ops: Sequence[Op]) -> frozenset[str]:
-    """The ops whose value needs a whole row of the group first."""
+def _after(ops: Sequence[Op], is_first: Callable[[Op], bool]) -> frozenset[str]:
+    """The ops of a kind, and all that waits for one."""
     found: set[str] = set()
     for op in ops:
-        reads = (o.value for o in op.operands if isinstance(o, Argument))
-        if op.reduced or any(value in found for value in reads):
+        if is_first(op) or any(value in found for value in op.reads):
             found.add(op.name)
     return frozenset(found)
 

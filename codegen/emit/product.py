@@ -20,6 +20,7 @@ from fuser.ir.dim import Dim, product
 from fuser.ir.kernel import Configuration, GridAxis, KernelSpec
 from fuser.ir.ops import is_contraction
 from fuser.ir.space import LoopAxis
+from fuser.passes.columns import result_folds
 from fuser.passes.contraction import COLUMNS, RESULT, ROWS, Roles, roles_of
 from fuser.passes.windows import BLOCKS
 from fuser.templates import render
@@ -188,7 +189,8 @@ def _write(
     shared = (work.graph, work.region.space, work.rounding)
     groups = roles.groups(work.region.space)
     sums: dict[str, str] = {}
-    result = ResultBody(*shared, texts[2], sizes, sums=sums)
+    has_rows = bool(result_folds(work.ops, work.region.space))
+    result = ResultBody(*shared, texts[2], sizes, sums=sums, has_rows=has_rows)
     rows, columns = (
         family.operands(
             *shared, text, sizes,

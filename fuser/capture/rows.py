@@ -182,8 +182,9 @@ def _reduction(spec: OpSpec, named: Mapping[str, Any], result: Value) -> Row | s
     if compute is DType.BOOL and spec.promotion is Promotion.RESULT:
         return "arithmetic on booleans"
     if not reduced:
-        cast = Row("cast", (source,), shape, compute)
-        return cast if spec.kind not in ("argmax", "argmin") else "argument of a single value"
+        if spec.kind in ("argmax", "argmin"):
+            return Row("full", (Literal(0),), shape, result.type.dtype)
+        return Row("cast", (source,), shape, compute)
     if any(shape[axis] == 0 for axis in reduced):
         return "reduction over no elements"
     return Row(spec.kind, (source,), shape, compute, reduced, keepdim)

@@ -75,6 +75,20 @@ def _select(shape: Shape, reader: Shape, arguments: Mapping[str, Any]) -> Step:
     return Strided(reader, tuple(axes))
 
 
+def _diagonal(shape: Shape, reader: Shape, arguments: Mapping[str, Any]) -> Step:
+    """The last dimension of the reader walks two of the viewed ones at once."""
+    rows, columns = (_wrap(arguments[name], len(shape)) for name in ("dim1", "dim2"))
+    offset = arguments["offset"]
+    others = iter(range(len(reader) - 1))
+    axes = [
+        Axis(len(reader) - 1) if k in (rows, columns) else Axis(next(others))
+        for k in range(len(shape))
+    ]
+    axes[rows] = Axis(len(reader) - 1, 1, max(-offset, 0))
+    axes[columns] = Axis(len(reader) - 1, 1, max(offset, 0))
+    return Strided(reader, tuple(axes))
+
+
 def _drop_or_add_ones(shape: Shape, reader: Shape, arguments: Mapping[str, Any]) -> Step:
     """Squeeze and unsqueeze: the dimensions that are not 1 keep their order."""
     if 0 in shape:
@@ -113,6 +127,7 @@ VIEWS: Mapping[str, ViewStep] = {
     "aten.expand.default": _expand,
     "aten.slice.Tensor": _slice,
     "aten.select.int": _select,
+    "aten.diagonal.default": _diagonal,
     "aten.squeeze.default": _drop_or_add_ones,
     "aten.squeeze.dim": _drop_or_add_ones,
     "aten.squeeze.dims": _drop_or_add_ones,

@@ -1,8 +1,8 @@
 """Views as index maps: where a reader's element lies in the value it reads.
 
 A map is a chain of steps from the reader's index to the producer's. `Strided` covers permute,
-expand, slice, select, squeeze, flip and shifts; `Reshape` covers view and reshape. Adjacent steps
-of one kind merge, so that the same view written differently gives the same map.
+expand, slice, select, diagonal, squeeze, flip and shifts; `Reshape` covers view and reshape.
+Adjacent steps of one kind merge, so that the same view written differently gives the same map.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """Each producer dimension is affine in at most one reader dimension."""
+    """Each producer dimension is affine in at most one reader dimension; two of them may follow the
+    same one, as in a diagonal."""
 
     reader_shape: Shape
     axes: tuple[Axis, ...]

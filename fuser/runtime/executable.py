@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from fuser.errors import KernelCompilationError
-from fuser.ir.graph import Effect, Graph, Output, TensorType
+from fuser.ir.graph import Graph, TensorType
 from fuser.ir.kernel import RegionKernels
 from fuser.ir.plan import FusionPlan
 from fuser.ir.region import Region
@@ -27,7 +27,7 @@ from fuser.runtime.interpreter import is_interpreting
 from fuser.runtime.kernel import Miss
 from fuser.runtime.launcher import Launcher, current_stream
 from fuser.runtime.sizes import number_at, shape_at, symbol_values
-from fuser.runtime.unfused import in_planned_layout, run_ops, view
+from fuser.runtime.unfused import in_planned_layout, initial_values, outputs_of, run_ops
 
 __all__ = [
     "Executable",
@@ -162,7 +162,7 @@ class Executable:
         """Run the plan's steps with the same kernels and show each region's results."""
         graph = self.plan.graph
         symbols = symbol_values(graph, inputs)
-        environment = self.environment(inputs, symbols)
+        environment = initial_values(graph, inputs, self.constants, symbols)
         for step in self.plan.steps:
             runner = self.steps.get(step)
             if runner is None:
@@ -173,31 +173,7 @@ class Executable:
             for region in runner.regions:
                 observer(region, before, {name: stored[name] for name in region.outputs})
             environment.update(stored)
-        return tuple(self.output(output, environment, symbols) for output in graph.outputs)
-
-    def environment(
-        self, inputs: Sequence[Any], symbols: Mapping[str, int]
-    ) -> dict[str, torch.Tensor]:
-        """The values that are there before the first step."""
-        graph = self.plan.graph
-        writers = (op for op in graph.ops if op.effect is Effect.BARRIER)
-        written = {argument.value for op in writers for argument in op.arguments}
-        found: dict[str, torch.Tensor] = {}
-        for item, given in zip(graph.inputs, inputs, strict=True):
-            if item.value is None:
-                continue
-            # Writing to a copy would be lost, so what is written to has to come as planned.
-            if item.value.type.stride and item.value.name not in written:
-                given = in_planned_layout(given, shape_at(item.value.type.stride, symbols))
-            found[item.value.name] = given
-        named = zip(graph.constants, self.constants, strict=True)
-        return found | {value.name: tensor for value, tensor in named}
-
-    def output(self, output: Output, environment: Tensors, symbols: Mapping[str, int]) -> Any:
-        if output.argument is not None:
-            tensor = environment[output.argument.value]
-            return view(self.plan.graph, output.argument, tensor, symbols)
-        return None if output.number is None else number_at(output.number, symbols)
+        return outputs_of(graph, environment, symbols)
 
 
 class StepRunner:

@@ -118,9 +118,13 @@ def _binary(function: Function) -> Callable[[Any, Any], Tile]:
     return apply
 
 
+class _OutOfRange(IndexError, RuntimeError):
+    """Eager raises the one for `x[index]` and the other for `gather`; kernels do not know which."""
+
+
 def check_index(is_inside: Tile, is_wanted: Tile) -> Tile:
     if not bool((_to_torch(is_inside).bool() | ~_to_torch(is_wanted).bool()).all()):
-        raise IndexError("index out of range")
+        raise _OutOfRange("index out of range")
     return to_bool(is_inside)
 
 

@@ -13,11 +13,22 @@ from typing import Any
 
 import torch
 
-from fuser.ir.graph import Argument, Graph, Literal, Op, SizeSlot, Slot, TensorType, Value
+from fuser.ir.graph import (
+    Argument,
+    Effect,
+    Graph,
+    Literal,
+    Op,
+    Output,
+    SizeSlot,
+    Slot,
+    TensorType,
+    Value,
+)
 from fuser.ir.ops import BY_KIND, Group
 from fuser.runtime.sizes import number_at, shape_at
 
-__all__ = ["in_planned_layout", "run_ops", "view"]
+__all__ = ["in_planned_layout", "initial_values", "outputs_of", "run_ops", "view"]
 
 Environment = MutableMapping[str, torch.Tensor]
 Symbols = Mapping[str, int]
@@ -38,6 +49,40 @@ def run_ops(
     runner = _Runner(graph, environment, symbols, precision)
     for op in runner.needed(op_names):
         runner.run(op)
+
+
+def initial_values(
+    graph: Graph,
+    inputs: Sequence[Any],
+    constants: Sequence[torch.Tensor],
+    symbols: Symbols,
+) -> dict[str, torch.Tensor]:
+    """The values that are there before the first op."""
+    writers = (op for op in graph.ops if op.effect is Effect.BARRIER)
+    written = {argument.value for op in writers for argument in op.arguments}
+    found: dict[str, torch.Tensor] = {}
+    for item, given in zip(graph.inputs, inputs, strict=True):
+        if item.value is None:
+            continue
+        # Writing to a copy would be lost, so what is written to has to come as planned.
+        if item.value.type.stride and item.value.name not in written:
+            given = in_planned_layout(given, shape_at(item.value.type.stride, symbols))
+        found[item.value.name] = given
+    named = zip(graph.constants, constants, strict=True)
+    return found | {value.name: tensor for value, tensor in named}
+
+
+def outputs_of(
+    graph: Graph, environment: Mapping[str, torch.Tensor], symbols: Symbols
+) -> tuple[Any, ...]:
+    """What the graph returns, once the values are there that it returns."""
+
+    def at(output: Output) -> Any:
+        if output.argument is not None:
+            return view(graph, output.argument, environment[output.argument.value], symbols)
+        return None if output.number is None else number_at(output.number, symbols)
+
+    return tuple(map(at, graph.outputs))
 
 
 def in_planned_layout(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:

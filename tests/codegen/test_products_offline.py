@@ -44,6 +44,16 @@ def after_norm(x: Tensor, scale: Tensor, w: Tensor, skip: Tensor) -> Tensor:
     return F.linear(F.rms_norm(x, (x.shape[-1],), scale), w) + skip
 
 
+def norm_of_results(
+    x: Tensor, w: Tensor, b: Tensor, skip: Tensor, scale: Tensor, shift: Tensor
+) -> Tensor:
+    return F.layer_norm(residual(x, w, b, skip), scale.shape, scale, shift)
+
+
+def scores(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+    return masked(q, k, mask).softmax(-1)
+
+
 MASK = torch.empty(256, 256, dtype=torch.bool)
 PROGRAMS: dict[str, tuple[Program, tuple[Tensor, ...]]] = {
     "large": (gelu, (halves(2048, 1024), halves(4096, 1024), halves(4096))),
@@ -55,6 +65,21 @@ PROGRAMS: dict[str, tuple[Program, tuple[Tensor, ...]]] = {
     "gated": (gated, (halves(2048, 512), halves(2048, 512), halves(2048, 512))),
     "gated_row": (gated, (halves(1, 1024), halves(512, 1024), halves(512, 1024))),
     "batch": (masked, (halves(64, 256, 64), halves(64, 256, 64), MASK)),
+    "norm_of_results": (
+        norm_of_results,
+        (
+            *(halves(65536, 256), halves(256, 256), halves(256), halves(65536, 256)),
+            *(halves(256), halves(256)),
+        ),
+    ),
+    "wide_norm_of_results": (
+        norm_of_results,
+        (
+            *(halves(65536, 64), halves(500, 64), halves(500), halves(65536, 500)),
+            *(halves(500), halves(500)),
+        ),
+    ),
+    "scores": (scores, (halves(64, 256, 64), halves(64, 256, 64), MASK)),
     "norm_of_a_row": (
         after_norm,
         (halves(1, 1024), halves(1024), halves(512, 1024), halves(1, 512)),
@@ -83,7 +108,9 @@ def test_products_compile_without_spills(name: str, target: str) -> None:
         assert found.shared_bytes <= device_spec(target).shared_bytes_per_block
 
 
-@pytest.mark.parametrize("name", ["small", "odd", "residual", "gated", "batch"])
+@pytest.mark.parametrize(
+    "name", ["small", "odd", "residual", "gated", "batch", "norm_of_results", "scores"]
+)
 def test_needs_are_predicted(name: str) -> None:
     """Shared memory never falls short of what it is, and registers are about right."""
     region, (found,) = region_of(name, "sm_90")

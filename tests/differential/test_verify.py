@@ -6,8 +6,7 @@ the compiler as it is. `assert_matches_eager`, which the other tests rely on, ha
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,53 +16,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fuser
-from fuser.codegen import body
 from fuser.codegen.generate import generate
-from fuser.codegen.source import program_key
 from fuser.errors import FusionMismatch, InvalidArgument
 from fuser.ir.kernel import RegionKernels
-from fuser.ir.ops import BY_KIND
 from fuser.ir.plan import FusionPlan
 from support.compare import assert_matches_eager
-
-Edit = Callable[[str], str]
+from support.planted import edit_host, edit_kernels, edit_row, use_generate
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     torch.compiler.reset()
-
-
-def use_generate(patch: pytest.MonkeyPatch, function: Callable[..., Any]) -> None:
-    """Have every stage that generates kernels use `function`."""
-    for stage in ("driver", "fit", "tune"):
-        patch.setattr(importlib.import_module(f"fuser.{stage}"), "generate", function)
-
-
-def edit_kernels(patch: pytest.MonkeyPatch, edit: Edit) -> list[str]:
-    """Have every kernel's text edited; the names of those that changed."""
-    changed: list[str] = []
-
-    def generate_edited(plan: FusionPlan, *given: Any, **options: Any) -> tuple[RegionKernels, ...]:
-        found = []
-        for entry in generate(plan, *given, **options):
-            kernels = []
-            for spec in entry.kernels:
-                text = edit(spec.source)
-                if text != spec.source:
-                    changed.append(spec.name)
-                kernels.append(dataclasses.replace(spec, source=text, key=program_key(text)))
-            found.append(RegionKernels(entry.regions, tuple(kernels)))
-        return tuple(found)
-
-    use_generate(patch, generate_edited)
-    return changed
-
-
-def edit_row(patch: pytest.MonkeyPatch, kind: str, expression: str) -> None:
-    """Have a row of the op table compute something else."""
-    row = dataclasses.replace(BY_KIND[kind], expression=expression)
-    patch.setattr(body, "BY_KIND", {**BY_KIND, kind: row})
 
 
 class Gelu(nn.Module):
@@ -279,3 +242,13 @@ def test_a_small_element_has_its_own_tolerance(
     with pytest.raises(AssertionError, match="beyond the tolerance"):
         assert_matches_eager(double, sizes, device=device, elementwise=True)
     assert_matches_eager(double, sizes, device=device)
+
+
+def test_a_wrong_host_program_is_found(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    def edit(text: str) -> str:
+        head, mark, results = text.partition("    return (\n")
+        return head + mark + re.sub(r"(\w+),", r"\1 + 1,", results, count=1)
+
+    edit_host(monkeypatch, edit)
+    with pytest.raises(FusionMismatch, match="host program of the inference graph"):
+        fuser.verify(lambda x: x.softmax(-1) * 2, inputs(device))

@@ -27,7 +27,16 @@ from fuser.report import Plan
 from fuser.runtime.executable import Executable
 from fuser.verification.differential import unfused
 
-__all__ = ["assert_matches_eager", "copied", "generated_kinds", "opaque_calls", "poisoned"]
+__all__ = [
+    "Invocation",
+    "Rules",
+    "assert_matches_eager",
+    "copied",
+    "generated_kinds",
+    "opaque_calls",
+    "poisoned",
+    "steps_of",
+]
 
 SEED = 7
 BINADES = 8
@@ -64,7 +73,7 @@ def assert_matches_eager(
     An `is_random` program is compared with its own graphs run unfused from the same seed.
     """
     torch.compiler.reset()
-    call = _Call(program, args, dict(kwargs or {}), device, grad)
+    call = Invocation(program, args, dict(kwargs or {}), device, grad)
     reference = unfused if is_random else _itself
     eager, exact = call.run(reference), call.run(reference, is_wide=True)
     handles: list[Any] = []
@@ -76,7 +85,7 @@ def assert_matches_eager(
     with poisoned():
         fused = call.run(fused_program)
     plans: tuple[Plan, ...] = fuser.plans(handles[0])
-    rules = _Rules(steps_of(plans), elementwise, signed_zeros, layouts)
+    rules = Rules(steps_of(plans), elementwise, signed_zeros, layouts)
     rules.assert_same_run(fused, eager, exact)
     if expect_opaque is not None:
         assert opaque_calls(plans) == set(expect_opaque), _reasons(plans)
@@ -130,12 +139,15 @@ class Run:
 
 
 @dataclass(frozen=True)
-class _Call:
+class Invocation:
+    """A program and its arguments. `declared`: only tensors that ask for a gradient get one."""
+
     program: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     device: str
     grad: bool
+    declared: bool = False
 
     def run(
         self,
@@ -146,7 +158,8 @@ class _Call:
         if isinstance(program, nn.Module):
             program = copy.deepcopy(program).to(self.device)
             program = program.double() if is_wide else program
-        args, kwargs = copied((self.args, self.kwargs), self.device, is_wide, self.grad)
+        given = self.args, self.kwargs
+        args, kwargs = copied(given, self.device, is_wide, self.grad, self.declared)
         with torch.random.fork_rng(), torch.set_grad_enabled(self.grad):
             torch.manual_seed(SEED)
             output = wrap(program)(*args, **kwargs)
@@ -193,22 +206,31 @@ class _Call:
         result.tensors = {name: value.detach() for name, value in {**every, **gradients}.items()}
 
 
-def copied(values: Any, device: str, is_wide: bool = False, grad: bool = False) -> Any:
+_WIDE = {torch.complex64: torch.complex128}
+
+
+def copied(
+    values: Any, device: str, is_wide: bool = False, grad: bool = False, declared: bool = False
+) -> Any:
     """Copies of all tensors in `values`, with their strides and with memory shared as it is."""
     storages: dict[int, torch.Tensor] = {}
 
     def copy_of(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
+        value = value.resolve_conj().resolve_neg()
         key = value.untyped_storage()._cdata
-        dtype = torch.float64 if is_wide and value.is_floating_point() else value.dtype
+        dtype = value.dtype
+        if is_wide:
+            dtype = torch.float64 if dtype.is_floating_point else _WIDE.get(dtype, dtype)
         if key not in storages:
             whole = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage())
             storages[key] = whole.to(device, dtype, copy=True)
         memory = storages[key].untyped_storage()
         fresh = torch.empty(0, dtype=dtype, device=device)
         fresh.set_(memory, value.storage_offset(), value.shape, value.stride())
-        return fresh.requires_grad_(grad and fresh.is_floating_point())
+        wanted = value.requires_grad if declared else fresh.is_floating_point()
+        return fresh.requires_grad_(grad and wanted)
 
     return pytree.tree_map(copy_of, values)
 
@@ -265,7 +287,7 @@ def poisoned() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Rules:
+class Rules:
     steps: int
     elementwise: bool
     signed_zeros: bool

@@ -102,6 +102,14 @@ smooth_l1, smooth_l1_backward = _distance_loss(_smooth, _smooth_slope)
 huber, huber_backward = _distance_loss(_huber, _huber_slope)
 
 
+# torch's entry subtracts 1 from a sigmoid near 1, which leaves few digits; eager does not.
+def soft_margin_backward(g: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    a, b, dtype = _wide_pair(x, target)
+    signs = aten.neg.default(b)
+    slope = aten.mul.Tensor(signs, aten.sigmoid.default(aten.mul.Tensor(signs, a)))
+    return cast(contiguous(aten.mul.Tensor(slope, _spread(g, x, reduction))), dtype)
+
+
 # torch's nll_loss entries count the targets in the input's type (301 tokens are 302 in bfloat16),
 # and their backward scatters into a tensor of zeros, which no kernel fuses with log_softmax's.
 def _targets(
@@ -117,7 +125,9 @@ def nll_forward(
     x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int
 ) -> tuple[Tensor, Tensor]:
     if x.dim() < 2:
-        return NotImplemented
+        one, numbers = aten.unsqueeze.default(x, 0), aten.view.default(target, [1])
+        loss, weighed = nll_forward(one, numbers, weight, reduction, ignored)
+        return aten.view.default(loss, []), weighed
     counts, classes, weights = _targets(x, target, weight, ignored)
     picked = aten.gather.default(x, 1, aten.unsqueeze.default(classes, 1))
     loss = aten.neg.default(wide(aten.squeeze.dim(picked, 1)))
@@ -147,7 +157,12 @@ def nll_backward(
     weighed: Tensor,
 ) -> Tensor:
     if x.dim() < 2:
-        return NotImplemented
+        one, numbers = aten.unsqueeze.default(x, 0), aten.view.default(target, [1])
+        slopes = nll_backward(
+            aten.view.default(grad, [1]) if reduction == NONE else grad,
+            one, numbers, weight, reduction, ignored, weighed,
+        )  # fmt: skip
+        return aten.squeeze.dim(slopes, 0)
     counts, classes, weights = _targets(x, target, weight, ignored)
     g = wide(grad)
     if reduction == MEAN:
@@ -171,6 +186,7 @@ RULES = as_rules(
         aten.smooth_l1_loss_backward.default: smooth_l1_backward,
         aten.huber_loss.default: huber,
         aten.huber_loss_backward.default: huber_backward,
+        aten.soft_margin_loss_backward.default: soft_margin_backward,
         aten.nll_loss_forward.default: nll_forward,
         aten.nll_loss_backward.default: nll_backward,
         aten.nll_loss2d_forward.default: nll_forward,

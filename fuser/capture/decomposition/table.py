@@ -26,6 +26,7 @@ from fuser.capture.decomposition import (
     activations,
     foreach,
     losses,
+    matrices,
     norms,
     random_numbers,
     reductions,
@@ -47,12 +48,12 @@ _FROM_TORCH: tuple[str, ...] = (
     "softplus_backward", "softshrink", "tanh_backward", "threshold", "threshold_backward",
     # compound arithmetic
     "addcdiv", "addcmul", "addr", "deg2rad", "dist", "heaviside", "isneginf", "isposinf",
-    "lerp", "logaddexp", "logaddexp2", "logit", "logit_backward", "mvlgamma", "nan_to_num",
+    "isin", "lerp", "logaddexp", "logaddexp2", "logit", "logit_backward", "mvlgamma", "nan_to_num",
     "nansum", "rad2deg", "sgn", "sinc", "special_entr", "special_log_ndtr", "special_xlog1py",
     "xlogy",
     # losses without a reduction in half
     "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits",
-    "soft_margin_loss", "soft_margin_loss_backward",
+    "soft_margin_loss",
     # made of indices, views and borders
     "alias_copy", "arange", "diag_embed", "diagonal_backward", "diagonal_copy",
     "expand_copy", "eye", "linspace", "logspace", "narrow_copy", "permute_copy", "pixel_shuffle",
@@ -71,6 +72,7 @@ _OWN: tuple[Mapping[Any, Callable[..., Any]], ...] = (
     reductions.RULES,
     norms.RULES,
     losses.RULES,
+    matrices.RULES,
     tensors.RULES,
     foreach.RULES,
     transformers.RULES,

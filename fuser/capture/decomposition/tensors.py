@@ -21,14 +21,12 @@ from fuser.capture.decomposition.common import (
     Rule,
     as_rules,
     aten,
-    axes,
     cast,
     constant,
     contiguous,
     is_contiguous,
     is_empty,
     prims,
-    total,
     unsqueeze_to,
     user_cast,
     wide,
@@ -194,8 +192,10 @@ def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
 # Writing one element a row, as the gradients of max and gather do, is a comparison with the
 # position: pointwise, where a scatter is a fill and a kernel of its own.
 def _hits(x: Tensor, dim: int, index: Tensor) -> Tensor | None:
-    if x.dim() == 0 or index.dim() != x.dim():
+    if index.dim() != x.dim():
         return None
+    if x.dim() == 0:
+        return aten.eq.Scalar(index, 0)
     dim = dim % x.dim()
     for k, (size, given) in enumerate(zip(x.shape, index.shape, strict=True)):
         if not guard_or_false(given == (1 if k == dim else size)):
@@ -256,31 +256,26 @@ def power(x: Tensor, exponent: Any) -> Tensor:
     return NotImplemented if action is None else cast(action(), x.dtype)
 
 
+# As eager: a power of ten, and the nearest whole number between. For half types eager rounds the
+# product, too, which a decomposition does not see.
+def round_decimals(x: Tensor, *, decimals: int) -> Tensor:
+    if x.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    scale = 10.0 ** abs(decimals)
+    there, back = aten.mul.Scalar, aten.div.Scalar
+    if decimals < 0:
+        there, back = back, there
+    return back(aten.round.default(there(x, scale)), scale)
+
+
+def view_copy(x: Tensor, size: Sequence[Any]) -> Tensor:
+    viewed = aten.reshape.default(x, list(size))
+    return aten.clone.default(viewed, memory_format=torch.contiguous_format)
+
+
 def dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
     g = wide(grad)
     return cast(aten.mul.Tensor(aten.mul.Tensor(g, cast(mask, g.dtype)), scale), grad.dtype)
-
-
-# One kind of contraction instead of three: a vector is a matrix with one column.
-def _column(x: Tensor) -> Tensor:
-    return aten.unsqueeze.default(x, 1)
-
-
-def matrix_vector(matrix: Tensor, vector: Tensor) -> Tensor:
-    return aten.squeeze.dim(aten.mm.default(matrix, _column(vector)), 1)
-
-
-def add_matrix_vector(
-    x: Tensor, matrix: Tensor, vector: Tensor, *, beta: Any = 1, alpha: Any = 1
-) -> Tensor:
-    spread = _column(aten.expand.default(x, [matrix.shape[0]]))
-    product = aten.addmm.default(spread, matrix, _column(vector), beta=beta, alpha=alpha)
-    return aten.squeeze.dim(product, 1)
-
-
-def dot(x: Tensor, other: Tensor) -> Tensor:
-    product = aten.mul.Tensor(wide(x), wide(other))
-    return cast(total(product, axes(product, None)), x.dtype)
 
 
 def multiply_add(a: Tensor, b: Any, c: Tensor) -> Tensor:
@@ -328,9 +323,8 @@ RULES = as_rules(
         aten.floor_divide.default: floor_divide,
         aten.floor_divide.Scalar: floor_divide,
         aten.pow.Tensor_Scalar: power,
+        aten.round.decimals: round_decimals,
+        aten.view_copy.default: view_copy,
         aten.native_dropout_backward.default: dropout_backward,
-        aten.mv.default: matrix_vector,
-        aten.addmv.default: add_matrix_vector,
-        aten.dot.default: dot,
     }
 )
