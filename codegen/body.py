@@ -8,16 +8,17 @@ kernel repeats only what its loop needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from fuser.codegen.axes import AxisText, SizeArguments
+from fuser.codegen.borders import bordered
 from fuser.codegen.expressions import Held, convert, literal, plain_literal, rounded
 from fuser.codegen.gathers import gathered
 from fuser.codegen.names import Names
 from fuser.codegen.random_numbers import random_numbers
 from fuser.codegen.tiles import VARIABLES, Tiles
-from fuser.ir.dim import Dim, is_equal
+from fuser.ir.dim import Dim
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Graph, Literal, Op, Operand, TensorType
 from fuser.ir.ops import BY_KIND, Group, Promotion
@@ -26,7 +27,6 @@ from fuser.passes.access import operand_offset
 from fuser.passes.approximate import is_approximate
 from fuser.passes.unify import result_index
 
-NOWHERE: frozenset[str] = frozenset()
 USERS_CAST = "aten._to_copy.default"
 """A cast that stands in the program: what it casts is eager's value, to a wider type as well."""
 
@@ -197,64 +197,14 @@ class Body:
         return op.type.dtype.is_float8 and not any(r.name in self.inside for r in readers)
 
     def border(self, op: Op, index: Index, guard: Held | None) -> Held:
-        guards = [self.guard(g, index, op.domain, guard) for g in op.attribute("guards")]
-        *pieces, last = op.operands
-        outside = self.names.fresh(f"{op.name}_rest")
-        level = frozenset().union(*(g.level for g in guards))
-        rest = " & ".join(f"fn.logical_not({g.text})" for g in guards)
-        if guard is not None:
-            rest, level = f"{guard.text} & {rest}", level | guard.level
-        if isinstance(last, Literal):
-            chosen = Held(self.literal(last, op.compute, True), op.compute, NOWHERE)
-        else:
-            elsewhere = guard
-            if guards:
-                self.lines.emit(level, f"{outside} = {rest}")
-                elsewhere = Held(outside, DType.BOOL, level)
-            there = self.piece_index(op, len(pieces), index)
-            chosen = self.operand(last, there, elsewhere)
-            chosen = Held(convert(chosen, op.compute), op.compute, chosen.level | level)
-        for position in reversed(range(len(pieces))):
-            piece, piece_guard = pieces[position], guards[position]
-            held = self.operand(piece, self.piece_index(op, position, index), piece_guard)
-            text = f"tl.where({piece_guard.text}, {convert(held, op.compute)}, {chosen.text})"
-            chosen = Held(text, op.compute, chosen.level | held.level | piece_guard.level)
-        return self.bind(op, chosen)
+        return bordered(self, op, index, guard)
 
     def piece_index(self, op: Op, position: int, index: Index) -> Index:
         """The index of an op over a piece that it puts in place: the op's own."""
         return index
 
-    def guard(
-        self,
-        bounds: Sequence[tuple[int, Dim, Dim]],
-        index: Index,
-        domain: Sequence[Dim],
-        outer: Held | None,
-    ) -> Held:
-        """A mask for `low <= index[axis] < high` on every bound, and the outer mask."""
-        tests: list[str] = []
-        level = outer.level if outer else NOWHERE
-        for axis, low, high in bounds:
-            text = self.affine(index[axis])
-            level |= self.level_of(index[axis])
-            if low != 0:
-                tests.append(f"({text} >= {self.sizes.text(low)})")
-            if not is_equal(high, domain[axis]):
-                tests.append(f"({text} < {self.sizes.text(high)})")
-        if outer is not None:
-            tests.append(outer.text)
-        name = self.names.fresh("inside")
-        self.lines.emit(level, f"{name} = {' & '.join(tests) or 'tl.full([], True, tl.int1)'}")
-        return Held(name, DType.BOOL, level)
-
     def gather(self, op: Op, index: Index, guard: Held | None) -> Held:
         return gathered(self, op, index, guard)
-
-    def both(self, left: Held | None, right: Held) -> Held:
-        if left is None:
-            return right
-        return Held(f"{left.text} & {right.text}", DType.BOOL, left.level | right.level)
 
     def random(self, op: Op, index: Index, guard: Held | None) -> Held:
         return random_numbers(self, op, index) if guard is None else self.value(op, index)
@@ -276,10 +226,21 @@ class Body:
         recalled = self.recall(what, guard)
         if recalled is not None:
             return recalled
-        level = self.level_of(offset)
-        held = self.load_at(value, kind, self.pointer(value), self.affine(offset), level, guard)
+        held = self.load_from(value, kind, offset, guard)
         self.known[what, _text(guard)] = held
         return held
+
+    def load_from(
+        self,
+        value: str,
+        kind: TensorType,
+        offset: Affine,
+        guard: Held | None,
+        widens: bool = True,
+    ) -> Held:
+        """The elements of a value from outside at these offsets."""
+        text, level = self.affine(offset), self.level_of(offset)
+        return self.load_at(value, kind, self.pointer(value), text, level, guard, widens)
 
     def load_at(
         self,
@@ -301,7 +262,12 @@ class Body:
         mask = self.mask(level, guard)
         if mask:
             arguments += f", {mask}, other=0"
-        text = f"tl.load({arguments})"
+        return self.loaded(wanted, kind, f"tl.load({arguments})", level, widens)
+
+    def loaded(
+        self, wanted: str, kind: TensorType, text: str, level: frozenset[str], widens: bool
+    ) -> Held:
+        """What was loaded, by name and as it is computed with."""
         if kind.dtype.is_float8:
             text = f"fn.from_{kind.dtype.value}({text})"
         elif kind.dtype.is_half and widens:

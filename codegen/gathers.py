@@ -38,7 +38,7 @@ def gathered(body: Body, op: Op, index: Index, guard: Held | None) -> Held:
         test = f"({name} >= 0) & ({name} < {size})"
         wanted = body.mask(held.level, guard) or "tl.full([], True, tl.int1)"
         body.lines.emit(held.level, f"{inside} = fn.check_index({test}, {wanted})")
-        mask = body.both(mask, Held(inside, DType.BOOL, held.level))
+        mask = _both(mask, Held(inside, DType.BOOL, held.level))
         level |= held.level
         computed.append(f"{name} * {body.sizes.text(stride)}" if stride != 1 else name)
     level |= body.level_of(offset)
@@ -46,3 +46,9 @@ def gathered(body: Body, op: Op, index: Index, guard: Held | None) -> Held:
     text = " + ".join([*fixed, *computed])
     held = body.load_at(op.name, value.type, body.pointer(source.value), text, level, mask)
     return body.bind(op, Held(held.text, held.dtype, level))
+
+
+def _both(left: Held | None, right: Held) -> Held:
+    if left is None:
+        return right
+    return Held(f"{left.text} & {right.text}", DType.BOOL, left.level | right.level)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fuser.codegen.emit.kernel import Work, work_of
 from fuser.codegen.emit.pointwise import pointwise_kernels
-from fuser.codegen.emit.product import product_kernels
+from fuser.codegen.emit.product import described_product_kernels, product_kernels
 from fuser.codegen.emit.reduction import looped_kernels, row_kernels
 from fuser.codegen.emit.rows_columns import rows_and_columns_kernels
 from fuser.codegen.emit.shared import shared_kernel
@@ -24,6 +24,7 @@ EMITTERS: Mapping[Strategy, Callable[[Work], tuple[KernelSpec, ...]]] = {
     Strategy.LOOPED: looped_kernels,
     Strategy.SPLIT: split_kernels,
     Strategy.PRODUCT: product_kernels,
+    Strategy.DESCRIBED_PRODUCT: described_product_kernels,
     Strategy.ROWS_AND_COLUMNS: rows_and_columns_kernels,
 }
 

@@ -17,37 +17,53 @@ from fuser.codegen.products import with_added
 from fuser.codegen.reduction_body import RowBody
 from fuser.ir.dim import product
 from fuser.ir.dtype import DType
-from fuser.ir.graph import Argument, Op, Operand
+from fuser.ir.graph import Argument, Op, Operand, TensorType
+from fuser.ir.kernel import Window
 from fuser.ir.ops import is_contraction
 from fuser.ir.space import Affine, Index, LoopAxis, through
 from fuser.passes.access import operand_offset
 from fuser.passes.base import after
+from fuser.passes.contraction import read_where
 from fuser.passes.parts import Half, half_of, piece_index
 from fuser.passes.unify import result_index
+from fuser.passes.windows import tile_window
+
+INNER = ("ka", "kb")
+"""The variables of the axis that is summed over."""
+
+STARTS: Mapping[str, str] = {"m": "m_start", "n": "n_start", "ka": "k_start", "kb": "k_start"}
+"""Where a tile begins along its variables."""
 
 
 class OperandBody(Body):
     """Tiles of the operands on one side of the products."""
 
-    def __init__(self, *arguments: Any, shape: Mapping[str, str], inner: str) -> None:
-        """`shape` has the block of each of the tile's two variables, `inner` is the summed one."""
+    def __init__(
+        self,
+        *arguments: Any,
+        shape: Mapping[str, str],
+        groups: Mapping[str, tuple[LoopAxis, ...]],
+    ) -> None:
+        """`shape` has the block of each of the tile's two variables, `groups` the loop axes of
+        every variable."""
         super().__init__(*arguments)
         self.shape = shape
-        self.inner = inner
-        self.lines.loop = inner
+        self.groups = groups
+        self.inner = next(name for name in shape if name in INNER)
+        self.windows: dict[tuple[str, Window], str] = {}
+        self.lines.loop = self.inner
 
     def tile(self, operand: Argument, index: Index) -> str:
         """An operand's tile, in its own element type and zero past the end of the inner axis."""
+        operand, index = read_where(self.graph, operand, index, self.space)
         if operand.value in self.inside:
             held = self.computed(operand, through(operand.map, index, self.axis_sizes))
         else:
             offset = operand_offset(operand, index, self.axis_sizes)
             what = ("tile", operand.value, offset.key())
             if what not in self.known:
-                text, level = self.affine(offset), self.level_of(offset)
-                pointer = self.pointer(operand.value)
-                self.known[what, ""] = self.load_at(
-                    operand.value, operand.type, pointer, text, level, None, widens=False
+                self.known[what, ""] = self.load_from(
+                    operand.value, operand.type, offset, None, widens=False
                 )
             held = self.known[what, ""]
         if held.level == frozenset(self.shape):
@@ -79,6 +95,39 @@ class OperandBody(Body):
         self.lines.emit(level, f"{name} = {text}")
         self.known[what, ""] = Held(name, dtype, level)
         return self.known[what, ""]
+
+
+class DescribedOperandBody(OperandBody):
+    """The same, with whole tiles read by tensor descriptors where memory allows it."""
+
+    def load_from(
+        self,
+        value: str,
+        kind: TensorType,
+        offset: Affine,
+        guard: Held | None,
+        widens: bool = True,
+    ) -> Held:
+        variables = ("o", *self.shape)
+        found = tile_window(offset, kind.dtype, variables, self.groups) if guard is None else None
+        if found is None:
+            return super().load_from(value, kind, offset, guard, widens)
+        places = [f"({self.affine(place)}).to(tl.int32)" for place in found.batch]
+        places += [STARTS[variable] for variable in found.variables]
+        text = f"{self.descriptor(value, found.window)}.load([{', '.join(places)}])"
+        if found.batch:
+            blocks = (self.shape[variable] for variable in found.variables)
+            text += f".reshape({', '.join(blocks)})"
+        if found.variables != tuple(self.shape):
+            text += ".T"
+        return self.loaded(value, kind, text, frozenset(self.shape), widens)
+
+    def descriptor(self, value: str, window: Window) -> str:
+        """The parameter that describes a window; the first request makes it one."""
+        known = (value, window)
+        if known not in self.windows:
+            self.windows[known] = self.names.fresh(f"{value}_tiles")
+        return self.windows[known]
 
 
 class ResultBody(RowBody):

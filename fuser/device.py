@@ -48,6 +48,12 @@ class DeviceSpec:
     launch_us: float
     """What starting one more kernel costs."""
 
+    @property
+    def has_descriptors(self) -> bool:
+        """Whether tiles are copied by tensor descriptors, from Hopper on; tensor cores read them in
+        shared memory there."""
+        return isinstance(self.architecture, int) and self.architecture >= 90
+
 
 def _nvidia(target: str, name: str, architecture: int, **figures: float) -> DeviceSpec:
     """What all NVIDIA GPUs since Ampere share, and the `figures` in which they differ."""

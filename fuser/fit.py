@@ -119,9 +119,12 @@ def _smaller(
         needs = known[_what(spec)]
         if not isinstance(needs, Resources) or not needs.spills:
             continue
-        if len(candidates[position]) == 1:
-            return None
         notes.append(f"{spec.name}: {_text(spec)} spilled {needs.spills} registers")
+        if len(candidates[position]) == 1:
+            otherwise = region.schedule.otherwise
+            if otherwise is None:
+                return None
+            return replace(region, schedule=otherwise, notes=tuple(notes))
         candidates[position] = candidates[position][1:]
     if len(notes) == len(region.notes):
         return region

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fuser.device import DeviceSpec
 from fuser.ir.graph import Graph, Op
 from fuser.ir.ops import is_contraction
-from fuser.ir.region import Cost, Reason, Schedule, Strategy
+from fuser.ir.region import Cost, Reason, Schedule
 from fuser.ir.space import Space
 from fuser.passes.access import Access, accesses, primary_access
 from fuser.passes.base import Limits
@@ -20,7 +20,7 @@ from fuser.passes.columns import obstacle, part_bytes, result_folds
 from fuser.passes.contraction import is_of_one_row
 from fuser.passes.cost import Walk, region_cost
 from fuser.passes.crossing import rows_schedule, tiled_schedule
-from fuser.passes.product import product_kernel
+from fuser.passes.product import fastest, product_kernels
 from fuser.passes.resources import needs_of
 from fuser.passes.schedule import schedules_for
 from fuser.passes.unify import NoSpace, unify
@@ -74,14 +74,14 @@ def candidate_for(
     if any(map(is_contraction, ops)):
         try:
             most = limits.registers
-            schedule, cost = product_kernel(graph, ops, stored, space, found, device, most)
-            made.insert(0, Candidate(space, schedule, cost))
+            kernel = fastest(product_kernels(graph, ops, stored, space, found, device, most))
+            made.insert(0, Candidate(space, kernel.schedule, kernel.cost))
         except NoSpace as failure:
             if not made:
                 raise Refused(failure.reason, failure.detail) from None
-    fastest = min(made, key=lambda candidate: candidate.cost.time_us)
-    _check(fastest, device, limits)
-    return fastest
+    best = min(made, key=lambda candidate: candidate.cost.time_us)
+    _check(best, device, limits)
+    return best
 
 
 def _reductions(
@@ -117,7 +117,7 @@ def _check(candidate: Candidate, device: DeviceSpec, limits: Limits) -> None:
     if needs.shared_bytes > shared:
         raise Refused(Reason.TOO_MUCH_SHARED_MEMORY, f"{needs.shared_bytes} > {shared}")
     # What a product loads is on its way for some steps, whatever other threads there are.
-    hides_latency = candidate.schedule.strategy is Strategy.PRODUCT
+    hides_latency = candidate.schedule.strategy.multiplies_tiles
     if needs.occupancy < limits.occupancy and not hides_latency:
         raise Refused(Reason.LOW_OCCUPANCY, f"{needs.occupancy:.2f} < {limits.occupancy:.2f}")
 

@@ -15,10 +15,13 @@ from fuser.ir.dim import Dim, evaluate, product
 from fuser.ir.graph import Argument, Graph, Op
 from fuser.ir.ops import is_contraction
 from fuser.ir.region import Reason
-from fuser.ir.space import Space, memory_offset, through
+from fuser.ir.space import Index, LoopAxis, Space, memory_offset, through
 from fuser.passes.access import operand_offset
 from fuser.passes.columns import folded_axes, result_folds
 from fuser.passes.unify import NoSpace, argument_of, result_index
+
+ROWS, COLUMNS, RESULT = ("o", "m", "ka"), ("o", "kb", "n"), ("o", "m", "n")
+"""The variables along which the operands on either side and the results vary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,14 @@ class Roles:
     turned: frozenset[str]
     """The products whose first operand lies along the columns."""
 
+    def groups(self, space: Space) -> Mapping[str, tuple[LoopAxis, ...]]:
+        """The loop axes of each variable of a product's kernel: `o` runs over the batch, `m` and
+        `n` over rows and columns, `ka` and `kb` over what is summed, along a tile and down it."""
+        axes = {axis.name: axis for axis in space.axes}
+        names = {"o": self.batch, "m": self.rows, "n": self.columns}
+        names |= {"ka": self.inner, "kb": self.inner}
+        return {name: tuple(axes[axis] for axis in of) for name, of in names.items()}
+
     def operands(self, op: Op) -> tuple[Argument, Argument]:
         """A product's operands, the one along the rows first."""
         first, second = factors_of(op)
@@ -41,6 +52,17 @@ class Roles:
 def factors_of(op: Op) -> tuple[Argument, Argument]:
     """The operands that a product multiplies."""
     return argument_of(op, 0), argument_of(op, 1)
+
+
+def read_where(
+    graph: Graph, operand: Argument, index: Index, space: Space
+) -> tuple[Argument, Index]:
+    """An operand that is read at `index`, and the same where a copy of it was made from."""
+    sizes = {axis.name: axis.size for axis in space.axes}
+    while operand.value in space.index and graph.by_name[operand.value].kind == "copy":
+        index = through(operand.map, index, sizes)
+        operand = argument_of(graph.by_name[operand.value], 0)
+    return operand, index
 
 
 def roles_of(graph: Graph, ops: Sequence[Op], stored: Collection[str], space: Space) -> Roles:

@@ -24,6 +24,7 @@ from fuser.passes.configurations import (
     split_parts,
 )
 from fuser.passes.live import live_values
+from fuser.passes.product import product_kernels
 from fuser.passes.stages import accumulators
 from fuser.passes.strategy import MIN_LOOPED_ROW, strategy_for
 
@@ -73,11 +74,18 @@ def _narrow_first(tiles: Sequence[Configuration]) -> tuple[Configuration, ...]:
 
 
 def other_schedules(graph: Graph, region: Region, device: DeviceSpec) -> tuple[Schedule, ...]:
-    """The ways to walk a region's rows that predicted time decided against."""
-    if region.strategy not in (Strategy.ROW_IN_REGISTERS, Strategy.LOOPED):
+    """The ways to walk a region's rows or tiles that predicted time decided against."""
+    by_row = region.strategy in (Strategy.ROW_IN_REGISTERS, Strategy.LOOPED)
+    if not by_row and not region.strategy.multiplies_tiles:
         return ()
     ops = graph.in_order(region.all_ops)
     stored = frozenset(region.outputs)
-    primary = primary_access(accesses(graph, ops, stored, region.space))
-    every = schedules_for(graph, ops, stored, region.space, primary, device)
+    found = accesses(graph, ops, stored, region.space)
+    every: tuple[Schedule, ...]
+    if by_row:
+        every = schedules_for(graph, ops, stored, region.space, primary_access(found), device)
+    else:
+        most = device.max_registers_per_thread
+        made = product_kernels(graph, ops, stored, region.space, found, device, most)
+        every = tuple(kernel.schedule for kernel in made)
     return tuple(schedule for schedule in every if schedule.strategy is not region.strategy)

@@ -15,17 +15,17 @@ from fuser.device import DeviceSpec
 from fuser.ir.graph import Graph
 from fuser.ir.kernel import Configuration
 from fuser.ir.ops import is_contraction
-from fuser.ir.region import Needs, Region, Strategy
+from fuser.ir.region import Needs, Region, Schedule
 from fuser.passes.access import accesses
 from fuser.passes.contraction import Roles, factors_of, roles_of
 from fuser.passes.cost import LATENCY_S
-from fuser.passes.product import (
+from fuser.passes.product import beside_of, extents_of, multiplying_us
+from fuser.passes.product_tiles import (
+    POINTERS,
     Extents,
-    beside_of,
-    extents_of,
-    library_us,
+    Family,
+    family_of,
     needs_of_tile,
-    tile_time_us,
     work_of_tile,
 )
 from fuser.passes.resources import resident
@@ -41,7 +41,7 @@ class Woven:
 
 def is_product(region: Region) -> bool:
     """Whether a region's kernel has tiles of rows and columns."""
-    return region.strategy is Strategy.PRODUCT
+    return region.strategy.multiplies_tiles
 
 
 def are_siblings(graph: Graph, first: Region, second: Region) -> bool:
@@ -60,7 +60,7 @@ def woven(graph: Graph, regions: Sequence[Region], device: DeviceSpec) -> Woven 
     first = members[0].extents
     if any((m.extents.batch, m.extents.rows) != (1, first.rows) for m in members):
         return None
-    kinds = dict.fromkeys(map(_kind, regions[0].schedule.candidates[0]))
+    kinds = dict.fromkeys(map(_kind, members[0].schedule.candidates[0]))
     found = [each for kind in kinds if (each := _of_kind(members, kind, device)) is not None]
     return min(found, key=lambda each: each.time_us, default=None)
 
@@ -75,22 +75,28 @@ class _Member:
     is_lone: bool
     """Whether the region is one product, which alone would be the library's."""
 
+    @property
+    def schedule(self) -> Schedule:
+        """What a shared launch can have: a program for each tile."""
+        return self.region.schedule.by_pointers
+
     def tile(self, kind: tuple[int, int, int], device: DeviceSpec) -> Configuration | None:
         """Its fastest tile of this kind."""
-        tiles = [tile for tile in self.region.schedule.candidates[0] if _kind(tile) == kind]
+        tiles = [tile for tile in self.schedule.candidates[0] if _kind(tile) == kind]
         return min(tiles, key=lambda tile: self.alone_us(tile, device), default=None)
 
-    def needs(self, tile: Configuration, device: DeviceSpec) -> Needs:
-        return needs_of_tile(self.extents, tile, self.beside, device)
+    def needs(self, tile: Configuration, device: DeviceSpec, family: Family = POINTERS) -> Needs:
+        return needs_of_tile(self.extents, tile, self.beside, device, family)
 
-    def alone_us(self, tile: Configuration, device: DeviceSpec) -> float:
+    def alone_us(self, tile: Configuration, device: DeviceSpec, family: Family = POINTERS) -> float:
         """Microseconds of its products in a launch of their own."""
-        time_us = library_us if self.is_lone else tile_time_us
-        return time_us(self.extents, tile, self.needs(tile, device), device)
+        needs = self.needs(tile, device, family)
+        return multiplying_us(self.extents, tile, needs, device, family, self.is_lone)
 
     def around_us(self, device: DeviceSpec) -> float:
         """Of the predicted time of the region what its products and the launch do not take."""
-        multiply_us = self.alone_us(self.region.schedule.candidates[0][0], device)
+        own = self.region.schedule
+        multiply_us = self.alone_us(own.candidates[0][0], device, family_of(own))
         return self.region.cost.time_us - device.launch_us - multiply_us
 
 
@@ -127,7 +133,7 @@ def _of_kind(
     regions = tuple(
         replace(
             member.region,
-            schedule=replace(member.region.schedule, candidates=((tile,),)),
+            schedule=replace(member.schedule, candidates=((tile,),)),
             cost=replace(member.region.cost, needs=needs),
         )
         for member, tile, needs in zip(members, tiles, each, strict=True)

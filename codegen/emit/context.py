@@ -63,7 +63,7 @@ class LoopedContext:
     results: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProductContext:
     """`product.py.jinja`: tile [MBLOCK, NBLOCK] of the result, the inner axis in a loop.
 
@@ -84,6 +84,14 @@ class ProductContext:
     inside: tuple[str, ...]
     sums: tuple[tuple[str, str], ...]
     after: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PersistentProductContext(ProductContext):
+    """`product_persistent.py.jinja`: programs walk such tiles, of `o_size` products one after the
+    other; `after` is done for each part of the columns, of the sums' same part."""
+
+    o_size: str
 
 
 @dataclass(frozen=True, slots=True)

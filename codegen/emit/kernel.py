@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from fuser.codegen.axes import AxisText, KernelAxis, SizeArguments, merge_axes
@@ -13,13 +14,15 @@ from fuser.codegen.tiles import Tiles, quartered
 from fuser.ir.dim import Dim, add, multiply, product, total
 from fuser.ir.dtype import DType
 from fuser.ir.graph import Argument, Graph, Op
-from fuser.ir.kernel import Configuration, GridAxis, KernelArgument, KernelSpec
+from fuser.ir.kernel import Configuration, GridAxis, KernelArgument, KernelSpec, Window
 from fuser.ir.ops import BY_KIND, Group
 from fuser.ir.region import Region
 from fuser.ir.space import LoopAxis, Space
 from fuser.passes.access import accesses, is_column, order_axes, primary_access
 from fuser.passes.kernel_model import VECTOR_BYTES
 from fuser.passes.unify import is_gather
+
+NO_WINDOWS: Mapping[tuple[str, Window], str] = MappingProxyType({})
 
 MakeBody = Callable[[Graph, Space, Rounding, AxisText, SizeArguments], Any]
 
@@ -130,16 +133,23 @@ def kernel_spec(
     extra: Sequence[KernelArgument] = (),
     overshoot: int = 0,
     counted: Dim | None = None,
+    windows: Mapping[tuple[str, Window], str] = NO_WINDOWS,
 ) -> KernelSpec:
-    """Arguments in call order (inputs, workspaces, outputs, sizes), checked source, extent.
+    """Arguments in call order (described inputs, inputs, workspaces, outputs, sizes), checked
+    source, extent.
 
     `overshoot` is how far masked lanes may count past the last element, `counted` the largest
-    number that the kernel counts to: that of its elements, if it is not given.
+    number that the kernel counts to: that of its elements, if it is not given. `windows` has the
+    parameters of those that descriptors describe.
     """
     pointers: dict[str, str] = built.body.pointers
     outputs = set(work.region.outputs)
     arguments: list[KernelArgument] = []
     parameters: list[str] = []
+    for (value, window), parameter in windows.items():
+        kind = work.graph.values[value].type
+        arguments.append(KernelArgument("buffer", value, kind.dtype, window=window))
+        parameters.append(f"{parameter},  # descriptor of {kind}")
     for value, parameter in pointers.items():
         workspace = next((a for a in extra if a.name == value), None)
         if workspace is not None:

@@ -13,11 +13,27 @@ ALIGNMENT = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a buffer that a tensor descriptor lets a kernel read, a tile at a time.
+
+    `sizes` and `strides` have the elements of each dimension and between its neighbours, outermost
+    first; the last stride is 1. `blocks` names the block that a tile has along each, None where it
+    has one element. The first element is `offset` elements into the buffer.
+    """
+
+    sizes: tuple[Dim, ...]
+    strides: tuple[int, ...]
+    blocks: tuple[str | None, ...]
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class KernelArgument:
     """One argument of a kernel, in call order.
 
-    `buffer`: a tensor, by value name. `workspace`: scratch memory of `size` elements that the host
-    allocates. `size`: an integer expression over the graph's symbols.
+    `buffer`: a tensor, by value name; with a `window` the kernel is given a descriptor of that
+    instead of the address. `workspace`: scratch memory of `size` elements that the host allocates.
+    `size`: an integer expression over the graph's symbols.
     """
 
     kind: OneOf["buffer", "workspace", "size"]
@@ -25,6 +41,7 @@ class KernelArgument:
     dtype: DType = DType.INT64
     size: Dim = 0
     is_output: bool = False
+    window: Window | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +60,14 @@ class Configuration:
 class GridAxis:
     """Programs along one grid axis: ceil(`size` / block), or `size` itself without a block.
 
-    Of several sizes that share the axis it is as many times those of `times`.
+    Of several sizes that share the axis it is as many times those of `times`. Where programs walk
+    what is left of it, there are no more of them than the block `most` says.
     """
 
     size: Dim
     block: str | None = None
     times: tuple[GridAxis, ...] = ()
+    most: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +78,8 @@ class KernelSpec:
     different layers share one, and so one compilation. `extent` is the largest element offset the
     kernel may form: at 2**31 and above it is compiled with 64-bit indices. `checks_indices` asks
     for device-side assertions. `constexprs` are further compile-time arguments with fixed values.
+    `otherwise` computes the same from the same buffers, at calls in which one that has a window is
+    not aligned or has no address.
     """
 
     name: str
@@ -70,6 +91,7 @@ class KernelSpec:
     extent: Dim
     checks_indices: bool = False
     constexprs: tuple[tuple[str, int], ...] = ()
+    otherwise: KernelSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,12 @@ class Strategy(Enum):
     LOOPED = "looped"
     SPLIT = "split"
     PRODUCT = "product"
+    DESCRIBED_PRODUCT = "described_product"
     ROWS_AND_COLUMNS = "rows_and_columns"
+
+    @property
+    def multiplies_tiles(self) -> bool:
+        return self in (Strategy.PRODUCT, Strategy.DESCRIBED_PRODUCT)
 
 
 class Reason(Enum):
@@ -103,7 +108,8 @@ class Schedule:
 
     `candidates` has the configurations of each kernel in launch order: the one that the model
     prefers first, each next one with a smaller tile. `parts` is the number of programs that share
-    a row, or all rows where each leaves its part of the columns.
+    a row, or all rows where each leaves its part of the columns. `otherwise` takes over at calls
+    that this schedule's kernels cannot serve, and where the compiler has no tile for them.
     """
 
     strategy: Strategy
@@ -113,6 +119,12 @@ class Schedule:
     """Axes of the first side of a tile over two; the second side has the axes `along`. Of a product
     they are its rows and its columns."""
     along: tuple[str, ...] = ()
+    otherwise: Schedule | None = None
+
+    @property
+    def by_pointers(self) -> Schedule:
+        """The one that has a program for each tile, whatever is aligned."""
+        return self.otherwise or self
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,4 +22,5 @@ else:
 
 from fuser.runtime.device_halves import *  # noqa: F403 - written once for both
 from fuser.runtime.device_online import *  # noqa: F403 - written once for both
+from fuser.runtime.device_products import *  # noqa: F403
 from fuser.runtime.device_random import *  # noqa: F403

@@ -231,7 +231,7 @@ class StepRunner:
             except KernelCompilationError as error:
                 self.fail(error)
         if position == len(self.specs) - 1:
-            named = zip(self.specs[position].arguments, miss.arguments, strict=True)
+            named = zip(miss.spec.arguments, miss.arguments, strict=True)
             seen = {a.name: given for a, given in named if a.kind == "buffer"}
             seen.update(zip(self.handed_on, miss.handed_on, strict=True))
             self.run_unfused(seen, dict(zip(self.symbols, miss.symbols, strict=True)))

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from fuser.ir.dim import python_text
-from fuser.ir.kernel import ALIGNMENT, Configuration, GridAxis, KernelSpec
+from fuser.ir.kernel import ALIGNMENT, Configuration, GridAxis, KernelArgument, KernelSpec
+from fuser.runtime.descriptors import Descriptors
 from fuser.runtime.direct import Grid, Variant
 
 __all__ = [
@@ -38,6 +39,7 @@ WIDE_EXTENT = 2**31
 class Miss:
     """A launch for which no variant is there yet."""
 
+    spec: KernelSpec
     key: Any
     grid: Grid
     is_wide: bool
@@ -63,9 +65,12 @@ def launch_function(
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     names: dict[str, Any] = {
         "current_device": torch.cuda.current_device,
-        "missed": lambda *values: missed(Miss(*values)),
+        "missed": lambda *values: missed(Miss(spec, *values)),
         "variant_of": variants.get,
     }
+    for position, argument in enumerate(spec.arguments):
+        if argument.window is not None:
+            names[f"describe_{position}"] = Descriptors(argument, configuration)
     exec(compile(text, file, "exec"), names)
     function: Callable[..., None] = names["launch"]
     return function
@@ -96,6 +101,10 @@ def launch_text(
     passed = list(arguments)
     for k, address in zip(buffers, addresses, strict=True):
         passed[k] = address
+        window = spec.arguments[k].window
+        if window is not None:
+            sizes = ", ".join(map(python_text, window.sizes))
+            passed[k] = f"describe_{k}({address}, ({sizes}))"
     written = [passed[k] for k in buffers if spec.arguments[k].is_output]
     if written and lines:
         # A tensor without elements has no address.
@@ -112,6 +121,50 @@ def launch_text(
         f"run({', '.join(grid)}, stream, *head, {', '.join(passed)}, *tail)",
     ]
     return head + "".join(f"    {line}\n" for line in lines)
+
+
+def choosing_function(
+    spec: KernelSpec,
+    symbols: Sequence[str],
+    launch: Callable[..., None],
+    otherwise: Callable[..., None],
+    handed_on: int = 0,
+) -> Callable[..., None]:
+    """A launch function that calls one of two: `launch`, or that of `spec.otherwise` where what
+    descriptors describe is not aligned or has no elements."""
+    text = choosing_text(spec, symbols, handed_on)
+    names: dict[str, Any] = {"launch": launch, "otherwise": otherwise}
+    exec(compile(text, f"<choice for {spec.name}>", "exec"), names)
+    function: Callable[..., None] = names["choose"]
+    return function
+
+
+def choosing_text(spec: KernelSpec, symbols: Sequence[str], handed_on: int = 0) -> str:
+    """The source of that function."""
+    assert spec.otherwise is not None
+    place = {(a.kind, a.name): k for k, a in enumerate(spec.arguments)}
+    described = [f"address_{k}" for k, a in enumerate(spec.arguments) if a.window is not None]
+    others = [f"other_{k}" for k in range(handed_on)]
+
+    def values(arguments: Sequence[KernelArgument], places: Sequence[int]) -> str:
+        pairs = list(zip(arguments, places, strict=True))
+        given = [python_text(a.size) if a.kind == "size" else f"argument_{k}" for a, k in pairs]
+        known = [f"address_{k}" for a, k in pairs if a.kind != "size"]
+        return ", ".join([*given, *known, *symbols, *others])
+
+    taken = spec.otherwise.arguments
+    own = [f"argument_{k}" for k in range(len(spec.arguments))]
+    own += [f"address_{k}" for k, a in enumerate(spec.arguments) if a.kind != "size"]
+    parameters = ", ".join(["stream", "misaligned", *own, *symbols, *others])
+    is_odd = f"misaligned and ({' | '.join(described)}) % {ALIGNMENT}"
+    has_all = " and ".join(described)
+    instead = values(taken, [place.get((a.kind, a.name), 0) for a in taken])
+    return (
+        f"def choose({parameters}):\n"
+        f"    if {is_odd} or not ({has_all}):\n"
+        f"        return otherwise(stream, misaligned, {instead})\n"
+        f"    return launch({parameters})\n"
+    )
 
 
 def _key_text(
@@ -155,9 +208,13 @@ def geometry_texts(spec: KernelSpec, configuration: Configuration) -> tuple[list
 
 def _programs(axis: GridAxis, configuration: Configuration) -> str:
     texts = [_own_programs(each, configuration) for each in (axis, *axis.times)]
-    numbers = [int(text) for text in texts if text.isdigit()]
+    number = prod(int(text) for text in texts if text.isdigit())
     rest = [text for text in texts if not text.isdigit()]
-    return " * ".join([*rest, str(prod(numbers))]) if rest else str(prod(numbers))
+    most = number if axis.most is None else configuration.block(axis.most)
+    if not rest:
+        return str(min(number, most))
+    every = " * ".join([*rest, str(number)])
+    return every if axis.most is None else f"min({every}, {most})"
 
 
 def _own_programs(axis: GridAxis, configuration: Configuration) -> str:

@@ -7,6 +7,7 @@ variants that it asks for. In Triton's interpreter there is nothing to compile.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -14,12 +15,20 @@ import triton
 import triton.language as tl
 
 from fuser.errors import KernelCompilationError
-from fuser.ir.kernel import ALIGNMENT, Configuration, KernelSpec
+from fuser.ir.dim import python_text
+from fuser.ir.kernel import ALIGNMENT, Configuration, KernelArgument, KernelSpec
 from fuser.log import get_logger
 from fuser.runtime.cache import triton_cache
+from fuser.runtime.descriptors import Descriptors
 from fuser.runtime.direct import Grid, LaunchCounts, Variant, first_launch, has_hooks
 from fuser.runtime.interpreter import is_interpreting, repair
-from fuser.runtime.kernel import WIDE_EXTENT, Miss, geometry_texts, launch_function
+from fuser.runtime.kernel import (
+    WIDE_EXTENT,
+    Miss,
+    choosing_function,
+    geometry_texts,
+    launch_function,
+)
 from fuser.runtime.loader import load, source_path
 from fuser.runtime.sizes import function_of
 
@@ -98,6 +107,11 @@ class Launcher:
         self.symbols = tuple(symbols)
         self.counts = counts if counts is not None else LaunchCounts()
         self.buffers = tuple(k for k, a in enumerate(spec.arguments) if a.kind != "size")
+        self.described = {
+            k: Described.of(argument, self.configuration, symbols)
+            for k, argument in enumerate(spec.arguments)
+            if argument.window is not None
+        }
         self.outputs = tuple(k for k, a in enumerate(spec.arguments) if a.is_output)
         self.geometry = _geometry(spec, self.configuration, symbols)
         self.variants: dict[Any, Variant] = {}
@@ -106,6 +120,9 @@ class Launcher:
         self.is_interpreted = is_interpreting()
         if self.is_interpreted:
             repair()
+        self.otherwise: Launcher | None = None
+        if spec.otherwise is not None:
+            self.otherwise = Launcher(spec.otherwise, device, symbols, choose, self.counts)
         self.launch, self.launch_hooked = self.launches(self.miss)
 
     def __call__(self, *values: Any) -> None:
@@ -140,6 +157,20 @@ class Launcher:
 
         What they have no variant for goes to `missed`.
         """
+        own = self.own_launches(missed, handed_on)
+        if self.otherwise is None:
+            return own
+        pairs = zip(own, self.otherwise.launches(missed, handed_on), strict=True)
+        first, second = (
+            choosing_function(self.spec, self.symbols, launch, otherwise, handed_on)
+            for launch, otherwise in pairs
+        )
+        return first, second
+
+    def own_launches(
+        self, missed: Callable[[Miss], None], handed_on: int
+    ) -> tuple[Callable[..., None], Callable[..., None]]:
+        """The same of this kernel itself, whatever it has otherwise."""
         if self.is_interpreted:
             launch = self.interpreted(missed)
             return launch, launch
@@ -162,7 +193,7 @@ class Launcher:
             arguments, symbols = values[:count], values[first:end]
             grid, is_wide = self.geometry(*symbols)
             if 0 not in grid and not self.writes_nothing(arguments):
-                missed(Miss(None, grid, is_wide, 0, arguments, symbols, values[end:]))
+                missed(Miss(self.spec, None, grid, is_wide, 0, arguments, symbols, values[end:]))
 
         return launch
 
@@ -174,13 +205,17 @@ class Launcher:
 
     def miss(self, miss: Miss) -> None:
         """Make the variant that a launch needs and launch it, on the current device."""
+        if self.otherwise is not None and miss.spec is self.otherwise.spec:
+            return self.otherwise.miss(miss)
         if self.is_interpreted:
             return self.interpret(miss)
         constants = constants_of(self.spec, self.configuration, miss.is_wide)
-        compiled = self.compile(miss.arguments, constants)
-        addresses = list(miss.arguments)
-        for position in self.buffers:
-            addresses[position] = addresses[position].data_ptr()
+        given = self.given(miss)
+        compiled = self.compile(miss.arguments, given, constants)
+        addresses = [
+            argument.data_ptr() if isinstance(argument, torch.Tensor) else argument
+            for argument in given
+        ]
         self.variants[miss.key], self.hooked[miss.key] = first_launch(
             compiled, constants, self.counts, miss.grid, miss.stream, addresses
         )
@@ -189,8 +224,19 @@ class Launcher:
         """Make every launch a miss."""
         self.variants.clear()
         self.hooked.clear()
+        if self.otherwise is not None:
+            self.otherwise.forget()
 
-    def compile(self, arguments: Sequence[Any], constants: Sequence[Any]) -> Any:
+    def given(self, miss: Miss) -> list[Any]:
+        """What the kernel is given for the arguments of a launch."""
+        found = [_as_in_kernels(argument) for argument in miss.arguments]
+        for position, described in self.described.items():
+            found[position] = described(found[position], miss.symbols)
+        return found
+
+    def compile(
+        self, arguments: Sequence[Any], given: Sequence[Any], constants: Sequence[Any]
+    ) -> Any:
         """Compile and load the kernel for arguments like these."""
         self.check_devices(arguments)
         function = load(self.spec)
@@ -198,8 +244,7 @@ class Launcher:
             target = triton.runtime.driver.active.get_current_target()
             options = compile_options(self.spec, self.configuration, target)
             with triton_cache():
-                typed = map(_as_in_kernels, arguments)
-                compiled = function.warmup(*typed, *constants, grid=(1,), **options)
+                compiled = function.warmup(*given, *constants, grid=(1,), **options)
                 # Loads it, which is where a kernel that needs too much shared memory fails.
                 compiled[(1, 1, 1)]
         except Exception as error:
@@ -224,8 +269,7 @@ class Launcher:
         constants = constants_of(self.spec, self.configuration, miss.is_wide)
         function = load(self.spec)
         try:
-            arguments = map(_as_in_kernels, miss.arguments)
-            function[miss.grid](*arguments, *constants)
+            function[miss.grid](*self.given(miss), *constants)
         except Exception as error:
             if isinstance(error.__cause__, IndexError):
                 # The program's own mistake, found by `check_index`: eager raises the same.
@@ -236,6 +280,26 @@ class Launcher:
         return KernelCompilationError(
             kernel=self.spec.name, cause=error, source_path=source_path(self.spec)
         )
+
+
+@dataclass(frozen=True)
+class Described:
+    """An argument that a kernel is given the descriptor of."""
+
+    descriptors: Descriptors
+    sizes: Callable[..., tuple[int, ...]]
+    """Of the window, from the symbols' values."""
+
+    @staticmethod
+    def of(
+        argument: KernelArgument, configuration: Configuration, symbols: Sequence[str]
+    ) -> Described:
+        assert argument.window is not None
+        sizes = ", ".join(map(python_text, argument.window.sizes))
+        return Described(Descriptors(argument, configuration), function_of(symbols, f"({sizes})"))
+
+    def __call__(self, tensor: torch.Tensor, symbols: Sequence[int]) -> Any:
+        return self.descriptors.of_tensor(tensor, self.sizes(*symbols))
 
 
 def _as_in_kernels(argument: Any) -> Any:

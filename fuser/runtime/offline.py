@@ -30,6 +30,7 @@ from fuser.ir.dim import evaluate
 from fuser.ir.dtype import DType
 from fuser.ir.kernel import Configuration, KernelSpec, Resources
 from fuser.runtime.cache import triton_cache
+from fuser.runtime.descriptors import descriptor_type
 from fuser.runtime.interpreter import is_interpreting
 from fuser.runtime.launcher import WIDE_EXTENT, choose, compile_options, constants_of
 from fuser.runtime.loader import load
@@ -114,7 +115,11 @@ class _Job:
 def _job(spec: KernelSpec, hints: Hints, divisible: Collection[str]) -> _Job:
     signature: list[str] = []
     aligned: list[int] = []
+    configuration = choose(spec)
     for position, argument in enumerate(spec.arguments):
+        if argument.window is not None:
+            signature.append(descriptor_type(argument, configuration))
+            continue
         if argument.kind != "size":
             signature.append(_POINTERS[argument.dtype])
             aligned.append(position)
@@ -123,7 +128,6 @@ def _job(spec: KernelSpec, hints: Hints, divisible: Collection[str]) -> _Job:
         signature.append("i64" if is_wide else "i32")
         if argument.name in divisible:
             aligned.append(position)
-    configuration = choose(spec)
     return _Job(
         name=spec.name,
         source=spec.source,

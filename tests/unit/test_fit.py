@@ -115,6 +115,21 @@ def test_a_kernel_that_spills_gets_the_next_tile(graph: Graph) -> None:
     assert [configuration for _, configuration in compiler.asked] == [first, second]
 
 
+def test_pointers_take_over_where_descriptors_spill_at_every_tile() -> None:
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).relu()
+
+    graph = graph_of(program, torch.empty(2048, 1024).half(), torch.empty(1024, 2048).half())
+    (before,) = plan_graph(graph, "sm_90").regions
+    assert before.strategy is Strategy.DESCRIBED_PRODUCT
+    compiler = Compiler(lambda spec: SPILLS if spec.otherwise is not None else FITS)
+    (region,) = fitted(graph, compiler).plan.regions
+    assert region.strategy is Strategy.PRODUCT
+    assert region.schedule == before.schedule.otherwise
+    assert len(region.notes) == len(before.schedule.candidates[0])
+    assert region.ops == before.ops
+
+
 def test_each_tile_that_spills_is_a_note() -> None:
     (before,) = plan_graph(WAVES, "sm_90").regions
     tiles = before.schedule.candidates[0]

@@ -134,6 +134,29 @@ def test_both_kernels_of_a_split_reduction_are_measured() -> None:
     assert len(found.regions[0].notes) == len(several)
 
 
+@pytest.mark.parametrize("pointers_take", [5.0, 20.0])
+def test_products_are_read_the_faster_way(pointers_take: float) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w).relu()
+
+    args = torch.empty(2048, 1024).half(), torch.empty(1024, 2048).half()
+    plan = plan_of(program, *args, target="sm_90")
+    (region,) = plan.regions
+    (other,) = other_schedules(plan.graph, region, H200)
+    assert region.strategy is Strategy.DESCRIBED_PRODUCT
+    assert other == region.schedule.otherwise
+
+    def measure(specs: Sequence[KernelSpec]) -> list[float | None]:
+        return [pointers_take if spec.otherwise is None else 10.0 for spec in specs]
+
+    found, _ = tune(
+        plan, generate(plan), measure, Bench(lambda _: 1.0).memory(), H200.launch_us,
+        others=lambda region: other_schedules(plan.graph, region, H200),
+    )  # fmt: skip
+    by_pointers = found.regions[0].strategy is Strategy.PRODUCT
+    assert by_pointers == (pointers_take < 10.0)
+
+
 @pytest.mark.parametrize("loops_take", [5.0, 9.9, 20.0])
 def test_rows_are_walked_the_faster_way(loops_take: float) -> None:
     """Rows of 16,384 elements fit into registers, or a loop has them in part."""

@@ -15,6 +15,7 @@ from fuser.device import device_spec
 from fuser.ir.kernel import Configuration, GridAxis, KernelSpec
 from fuser.ir.launch import LaunchReason
 from fuser.ir.plan import FusionPlan
+from fuser.ir.region import Strategy
 from fuser.passes.library import ALONE
 from fuser.passes.pipeline import plan_graph
 from support.graphs import assert_plan_holds, plan_of
@@ -32,8 +33,8 @@ def steps(plan: FusionPlan) -> list[int]:
     return [len(step) for step in plan.steps]
 
 
-def checked(program: Any, *args: Any, **options: Any) -> FusionPlan:
-    plan = plan_of(program, *args, target="sm_90", **options)
+def checked(program: Any, *args: Any, target: str = "sm_90", **options: Any) -> FusionPlan:
+    plan = plan_of(program, *args, target=target, **options)
     assert_plan_holds(plan)
     return plan
 
@@ -58,9 +59,17 @@ def test_queries_keys_and_values_take_one_launch(rows: int) -> None:
 def test_what_it_saves_is_at_least_the_launches() -> None:
     """And a last round of each product in which processors have no tile."""
     plan = checked(grouped, halves(4096, 2048), halves(2048, 2048), halves(512, 2048),
+                   halves(512, 2048), target="sm_80")  # fmt: skip
+    (launch,) = plan.launches
+    assert launch.saved_us >= device_spec("sm_80").launch_us
+
+
+def test_descriptors_give_way_where_pointers_in_one_launch_are_faster() -> None:
+    plan = checked(grouped, halves(4096, 2048), halves(2048, 2048), halves(512, 2048),
                    halves(512, 2048))  # fmt: skip
     (launch,) = plan.launches
-    assert launch.saved_us >= device_spec("sm_90").launch_us
+    assert launch.saved_us > 0
+    assert {plan.by_name[name].strategy for name in launch.regions} == {Strategy.PRODUCT}
 
 
 def test_calls_stay_where_they_are_predicted_to_be_faster() -> None:
