@@ -210,9 +210,8 @@ def multiplying_us(
     """Microseconds of a kernel's products; of one alone, those that the library takes: where tiles
     are few, it has several programs share an inner axis."""
     tiles = extents.tiles(tile)
-    most = 8 if is_lone else 1
-    shares = [n for n in (1, 2, 4, 8) if n == 1 or n <= most and tiles * n <= device.processors]
-    best = min(tile_time_us(extents, tile, needs, device, family, parts) for parts in shares)
+    shares = [n for n in (2, 4, 8) if is_lone and tiles * n <= device.processors]
+    best = min(tile_time_us(extents, tile, needs, device, family, n) for n in (1, *shares))
     if is_lone and extents.precision == "ieee" and device.backend != "cpu":
         return best * VECTOR_EFFICIENCY / LIBRARY_VECTOR_EFFICIENCY
     return best
