@@ -115,7 +115,7 @@ def _compile_checked(
         # A graph may write to its inputs.
         again = [copied(value) for value in inputs]
         walked = executable.walk(inputs, observe)
-        found = host_difference(executable, again, walked)
+        found = host_difference(executable, again)
         if found is not None:
             raise mismatch(f"host program of the {context.phase} graph", (), *found)
         return walked

@@ -175,9 +175,7 @@ BORDERS = {
     "windows": Program(windows, (values(5, 8),)),
     "shuffles": Program(shuffles, (values(4, 4),)),
     "stacks": Program(stacks, (values(3, 4), values(3, 4, seed=1))),
-    "scatters": Program(
-        scatters, (values(6, 6), values(6, 6, seed=1)), opaque=("aten.diagonal.default",)
-    ),
+    "scatters": Program(scatters, (values(6, 6), values(6, 6, seed=1))),
     "transposes": Program(transposes, (values(5, 7), halves(7, 5))),
     "heads": Program(heads, (halves(2, 6, 24),)),
     "borders_of_a_reduction": Program(borders_of_a_reduction, (values(4, 6), values(4, 3))),
