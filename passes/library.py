@@ -58,9 +58,13 @@ def as_calls(graph: Graph, reasons: Mapping[str, str]) -> Graph:
 
 
 def region_graph(graph: Graph, regions: Sequence[Region]) -> Graph:
-    """What the regions of a launch compute, as a graph of its own."""
-    inputs = dict.fromkeys(name for region in regions for name in region.inputs)
+    """What the regions of a launch compute, as a graph of its own. Its inputs are also what only
+    the original calls of their products read, as a bias times zero."""
     ops = dict.fromkeys(name for region in regions for name in region.all_ops)
+    products = [op for op in graph.in_order(ops) if is_contraction(op)]
+    inputs = dict.fromkeys(name for region in regions for name in region.inputs)
+    called = dict.fromkeys(argument.value for op in products for argument in op.arguments)
+    inputs |= {name: None for name in called if name not in ops}
     outputs = [name for region in regions for name in region.outputs]
     return replace(
         graph,

@@ -255,8 +255,14 @@ class StepRunner:
         )
 
     def run(self, environment: Tensors, symbols: Mapping[str, int]) -> dict[str, torch.Tensor]:
-        """Run the regions on values of the environment; returns what they store."""
-        stored = {name: self.empty(self.graph.values[name].type, symbols) for name in self.outputs}
+        """Run the regions on values of the environment; returns what they store.
+
+        An element that is not stored has no value that could be right by chance.
+        """
+        stored = {
+            name: _poisoned(self.empty(self.graph.values[name].type, symbols))
+            for name in self.outputs
+        }
         scratch: dict[str, torch.Tensor] = {}
         trailing: list[Any] = [symbols[name] for name in self.symbols]
         launches = self.launches(gpu="")
@@ -286,3 +292,11 @@ class StepRunner:
             dtype=getattr(torch, kind.dtype.value),
             device=kind.device,
         )
+
+
+def _poisoned(tensor: torch.Tensor) -> torch.Tensor:
+    """A new tensor with every byte 255: NaN in all float types, -1 in integers, and true."""
+    as_bytes = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    as_bytes.set_(tensor.untyped_storage())
+    as_bytes.fill_(1 if tensor.dtype is torch.bool else 255)
+    return tensor

@@ -18,6 +18,7 @@ from fuser.errors import KernelCompilationError
 from fuser.ir.dim import python_text
 from fuser.ir.kernel import ALIGNMENT, Configuration, KernelArgument, KernelSpec
 from fuser.log import get_logger
+from fuser.runtime.assembly import check_assembly
 from fuser.runtime.cache import triton_cache
 from fuser.runtime.descriptors import Descriptors
 from fuser.runtime.direct import Grid, LaunchCounts, Variant, first_launch, has_hooks
@@ -245,6 +246,7 @@ class Launcher:
             options = compile_options(self.spec, self.configuration, target)
             with triton_cache():
                 compiled = function.warmup(*given, *constants, grid=(1,), **options)
+                check_assembly(compiled)
                 # Loads it, which is where a kernel that needs too much shared memory fails.
                 compiled[(1, 1, 1)]
         except Exception as error:

@@ -29,6 +29,7 @@ from fuser.errors import KernelCompilationError
 from fuser.ir.dim import evaluate
 from fuser.ir.dtype import DType
 from fuser.ir.kernel import Configuration, KernelSpec, Resources
+from fuser.runtime.assembly import check_assembly
 from fuser.runtime.cache import triton_cache
 from fuser.runtime.descriptors import descriptor_type
 from fuser.runtime.interpreter import is_interpreting
@@ -181,7 +182,9 @@ def _compile(job: _Job, target: GPUTarget) -> Any:
     )
     options = compile_options(spec, configuration, target)
     with triton_cache():
-        return triton.compile(source, target=target, options=options)
+        compiled = triton.compile(source, target=target, options=options)
+    check_assembly(compiled)
+    return compiled
 
 
 def _resources(compiled: Any) -> Resources:

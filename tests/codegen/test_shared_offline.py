@@ -49,6 +49,21 @@ def specs(program: object, target: str) -> list[KernelSpec]:
     return [s for entry in generate(plan) if len(entry.regions) > 1 for s in entry.kernels]
 
 
+def borders(*lists: list[Tensor]) -> list[Tensor]:
+    """Of one program each: the compiler may know all of its indices to be small."""
+    return [torch.slice_scatter(x, torch.zeros(4, 4), 1, 2, 6) for x in lists[0]]
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
+def test_small_indices_are_not_packed_in_pairs(target: str) -> None:
+    """Which the assembler gets wrong: `fuser/runtime/assembly.py`."""
+    plan = plan_graph(captured_graph(borders, [torch.empty(4, 9) for _ in range(3)]), target)
+    (entry,) = generate(plan)
+    assert len(entry.regions) == 3
+    (needs,) = compile_many(entry.kernels, target)
+    assert isinstance(needs, Resources)
+
+
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942"])
 @pytest.mark.parametrize("program", [step, norms], ids=lambda program: program.__name__)
 def test_they_compile_without_spills(program: object, target: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,8 +33,11 @@ from support.planted import (
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> None:
+def _fresh(device: str) -> Iterator[None]:
+    """Programs make their tensors on the device of the test."""
     torch.compiler.reset()
+    with torch.device(device) if device != "cpu" else contextlib.nullcontext():
+        yield
 
 
 def program(x: Tensor, y: Tensor) -> Tensor:
@@ -177,7 +182,7 @@ def test_code_that_cannot_be_generated_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_program_that_fails_becomes_smaller_and_still_fails(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     edit_row(monkeypatch, "tanh", "fn.tanh({0}) + 0.125")
     smaller = minify(program, arguments(), {})
@@ -189,13 +194,15 @@ def test_a_program_that_fails_becomes_smaller_and_still_fails(
     smaller.write(path)
     assert "tanh" in path.read_text()
     assert not path.with_suffix(".pt").exists()
-    again = load_program(str(path), "cpu")
+    again = load_program(str(path), device)
     assert failure_of(again.model, again.calls[0])
     monkeypatch.undo()
     assert not failure_of(again.model, again.calls[0])
 
 
-def test_inputs_that_matter_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_inputs_that_matter_are_kept(
+    device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     # Only right where nothing is above 50, which random inputs are not.
     edit_row(monkeypatch, "sigmoid", "tl.where({0} > 50, 0.5, fn.sigmoid({0}))")
     x = torch.full((3, 4), 60.0)
@@ -204,7 +211,7 @@ def test_inputs_that_matter_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert not smaller.is_random
     path = tmp_path / "small.py"
     smaller.write(path)
-    again = load_program(str(path), "cpu")
+    again = load_program(str(path), device)
     assert failure_of(again.model, again.calls[0])
 
 
@@ -258,7 +265,7 @@ def test_a_shadowed_program_computes_the_same() -> None:
 
 
 def test_the_first_difference_is_raised_with_a_program(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     edit_row(monkeypatch, "tanh", "fn.tanh({0}) + 0.125")
     with config.scope(shadow=True, cache_dir=tmp_path):
@@ -266,7 +273,7 @@ def test_the_first_difference_is_raised_with_a_program(
         with pytest.raises(FusionMismatch, match="to see it again: fuserc verify") as raised:
             compiled(*arguments())
     (file,) = re.findall(r"fuserc verify (\S+\.py)", str(raised.value))
-    again = load_program(file, "cpu")
+    again = load_program(file, device)
     culprit = find_culprit(again.model, again.calls[0], {})
     assert culprit is not None
     assert culprit.kind == "tanh"

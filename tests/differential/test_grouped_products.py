@@ -14,6 +14,8 @@ from torch import Tensor, nn
 import fuser
 from support.compare import assert_matches_eager
 
+pytestmark = pytest.mark.usefixtures("slow_launches")
+
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
 

@@ -44,7 +44,8 @@ def test_a_wrong_result_is_seen(device: str, monkeypatch: pytest.MonkeyPatch) ->
     """A compiler that gives twice the values, and one that gives a copy of a view, both fail."""
     (sample, *_) = cases_of(Task("sin", "float32"), device, number=1)
     view = next(cases_of(Task("permute", "float32"), device, number=1))
-    assert check(sample, device).status == FUSED
+    right = check(sample, device)
+    assert right.status == FUSED, right.detail
     monkeypatch.setattr("fuser.compile", lambda program, **_: _Changed(program))
     monkeypatch.setattr("fuser.plans", lambda compiled: ())
     assert "beyond the tolerance" in check(sample, device).detail

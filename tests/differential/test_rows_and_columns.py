@@ -17,6 +17,8 @@ from fuser.ir.region import Strategy
 from support.compare import assert_matches_eager, opaque_calls
 from support.rows import values
 
+pytestmark = pytest.mark.usefixtures("slow_launches")
+
 BOTH = Strategy.ROWS_AND_COLUMNS
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 
@@ -141,8 +143,10 @@ def folded(name: str, x: Tensor, device: str) -> list[Any]:
 
 @pytest.mark.parametrize("name", FOLDED)
 def test_folds(name: str, device: str) -> None:
-    (region,) = folded(name, values(777, 130), device)
-    assert len(region.schedule.candidates) == 2
+    found = folded(name, values(777, 130), device)
+    # Of so few rows that lie across, a GPU would run too few threads.
+    expected = 0 if (name, device) == ("rows that lie across", "cuda") else 1
+    assert [len(region.schedule.candidates) for region in found] == [2] * expected
 
 
 @pytest.mark.parametrize("name", ["sums", "extremes", "columns of normalised rows"])

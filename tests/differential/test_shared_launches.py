@@ -152,7 +152,7 @@ def test_regions_run_unfused_where_their_kernel_does_not_compile(
     monkeypatch.setattr(launcher, "load", broken)
     # What is on a GPU is compiled before, where it is found and taken apart.
     monkeypatch.setattr("fuser.driver.fit_plan", lambda plan, _: pytest.fail("compiled"))
-    (plan,) = assert_matches_eager(averages, several(), several(1))
+    (plan,) = assert_matches_eager(averages, several(), several(1), device=device)
     assert plan.calls is not None
     assert set(plan.calls.unfused) == {region.name for region in plan.regions}
     assert len(plan.calls.unfused) == len(SHAPES)

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from support.compare import assert_matches_eager
 
+pytestmark = pytest.mark.usefixtures("slow_launches")
+
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
 
