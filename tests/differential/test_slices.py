@@ -70,7 +70,11 @@ def test_three_chunks(device: str) -> None:
         first, second, third = (x @ w).chunk(3, -1)
         return first * second.sigmoid() + third.tanh()
 
-    check(program, values(33, 40), values(40, 51), device=device, grad=True)
+    # Without tensor cores three sums of a tile leave a GPU too few registers.
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    check(
+        program, values(33, 40, dtype=dtype), values(40, 51, dtype=dtype), device=device, grad=True
+    )
 
 
 def test_slices_by_hand_and_a_residual(device: str) -> None:

@@ -254,6 +254,17 @@ def _share_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
 # Poison -------------------------------------------------------------------------------------------
 
 
+def _filling(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def filled(*arguments: Any, **options: Any) -> torch.Tensor:
+        fresh = allocate(*arguments, **options)
+        memory = torch.empty(0, dtype=torch.uint8, device=fresh.device)
+        memory.set_(fresh.untyped_storage())
+        memory.fill_(0xFF if fresh.is_floating_point() else 0x7F)
+        return fresh
+
+    return filled
+
+
 @contextlib.contextmanager
 def poisoned() -> Iterator[None]:
     """Executables made in here get memory full of NaN (integers: 0x7f bytes) to write to."""
@@ -263,17 +274,8 @@ def poisoned() -> Iterator[None]:
         self: Executable, hooked: bool = False
     ) -> Callable[[list[Any]], tuple[Any, ...]]:
         call = bind(self, hooked)
-        names = call.__globals__
-        allocate = names["empty_strided"]
-
-        def empty_strided(*arguments: Any, **options: Any) -> torch.Tensor:
-            fresh: torch.Tensor = allocate(*arguments, **options)
-            memory = torch.empty(0, dtype=torch.uint8, device=fresh.device)
-            memory.set_(fresh.untyped_storage())
-            memory.fill_(0xFF if fresh.is_floating_point() else 0x7F)
-            return fresh
-
-        names["empty_strided"] = empty_strided
+        for name in {"empty_strided", "empty_on_gpu"} & call.__globals__.keys():
+            call.__globals__[name] = _filling(call.__globals__[name])
         return call
 
     Executable.bind = poisoned_bind  # type: ignore[method-assign]
