@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from opinfo.cases import Task, cases_of
-from opinfo.check import FAILED, FUSED, check
+from opinfo.check import FAILED, FUSED, RAISED, check
 from opinfo.families import is_of_another_family
 from opinfo.known import reason_of
 
@@ -34,8 +34,11 @@ TASKS = [Task(operator, dtype) for dtype, operators in PART.items() for operator
 def test_samples_agree_with_eager(task: Task, device: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of some of its own samples
-        outcomes = [check(case, device) for case in cases_of(task, device, number=2)]
+        cases = list(cases_of(task, device, number=2))
+        outcomes = [check(case, device) for case in cases]
     assert outcomes
+    raised = [c.name for c, o in zip(cases, outcomes, strict=True) if o.status == RAISED]
+    assert raised == [c.name for c in cases if c.is_error and c.name in raised]
     failed = [o for o in outcomes if o.status == FAILED and not reason_of(task, o.name)]
     assert not failed, "; ".join(f"{o.name}: {o.detail}" for o in failed)
 

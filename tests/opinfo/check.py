@@ -189,7 +189,9 @@ def _with_layouts(values: Run, layouts: Run) -> Run:
     def laid_out(value: Tensor, like: Tensor) -> Tensor:
         if value.shape != like.shape or value.dtype != like.dtype:
             return value
-        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype).copy_(value)
+        return torch.empty_strided(
+            like.shape, like.stride(), dtype=like.dtype, device=like.device
+        ).copy_(value)
 
     names = values.tensors.keys() & layouts.tensors.keys()
     changed = {n: laid_out(values.tensors[n], layouts.tensors[n]) for n in names}

@@ -224,7 +224,8 @@ def copied(
         if is_wide:
             dtype = torch.float64 if dtype.is_floating_point else _WIDE.get(dtype, dtype)
         if key not in storages:
-            whole = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage())
+            whole = torch.empty(0, dtype=value.dtype, device=value.device)
+            whole.set_(value.untyped_storage())
             storages[key] = whole.to(device, dtype, copy=True)
         memory = storages[key].untyped_storage()
         fresh = torch.empty(0, dtype=dtype, device=device)

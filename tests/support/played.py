@@ -87,6 +87,7 @@ class PlayedFunction:
         self.through: list[int] = []
         """Where in `launched` those stand that went through Triton."""
         self.n_regs, self.n_spills = 32, 0
+        self.asm: dict[str, str] = {}
         self.run: Any = launcher(self.launched)
         self.function: Any = 4711
         self.packed_metadata = "metadata"
