@@ -364,9 +364,7 @@ class _Unifier:
                 if is_contraction(producer):
                     half = half_of(wanted, own, self.sizes)
                     if half is None:
-                        raise NoSpace(
-                            Reason.OTHER_SPACE, f"{name} reads {producer.name} of another row"
-                        )
+                        raise NoSpace(Reason.OTHER_SPACE, elsewhere)
                     self.halves.add(half.axis)
                 elif not self.is_whole(producer):
                     if (producer.name, *key) not in seen:

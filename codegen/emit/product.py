@@ -189,13 +189,8 @@ def _write(
     shared = (work.graph, work.region.space, work.rounding)
     groups = roles.groups(work.region.space)
     sums: dict[str, str] = {}
-    axes = {axis.name: axis for axis in work.region.space.axes}
-    along = {
-        "m": [axes[name] for name in roles.rows],
-        "n": [axes[name] for name in roles.columns],
-    }
     has_rows = bool(result_folds(work.ops, work.region.space))
-    result = ResultBody(*shared, texts[2], sizes, sums=sums, along=along, has_rows=has_rows)
+    result = ResultBody(*shared, texts[2], sizes, sums=sums, along=groups, has_rows=has_rows)
     rows, columns = (
         family.operands(
             *shared, text, sizes,

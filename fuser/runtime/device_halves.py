@@ -17,11 +17,7 @@ __all__ = ["half_of_columns", "half_of_rows"]
 def half_of_columns(x, PLACE: tl.constexpr, INNER: tl.constexpr):
     """x [rows, columns]: at each column the value of half `PLACE` of its pair."""
     halves = tl.reshape(x, [x.shape[0], x.shape[1] // (2 * INNER), 2, INNER])
-    first, second = tl.split(tl.permute(halves, [0, 1, 3, 2]))
-    if PLACE == 0:
-        both = tl.join(first, first)
-    else:
-        both = tl.join(second, second)
+    both = _in_both(tl.permute(halves, [0, 1, 3, 2]), PLACE)
     return tl.reshape(tl.permute(both, [0, 1, 3, 2]), [x.shape[0], x.shape[1]])
 
 
@@ -29,9 +25,16 @@ def half_of_columns(x, PLACE: tl.constexpr, INNER: tl.constexpr):
 def half_of_rows(x, PLACE: tl.constexpr, INNER: tl.constexpr):
     """x [rows, columns]: at each row the value of half `PLACE` of its pair."""
     halves = tl.reshape(x, [x.shape[0] // (2 * INNER), 2, INNER, x.shape[1]])
-    first, second = tl.split(tl.permute(halves, [0, 2, 3, 1]))
+    both = _in_both(tl.permute(halves, [0, 2, 3, 1]), PLACE)
+    return tl.reshape(tl.permute(both, [0, 3, 1, 2]), [x.shape[0], x.shape[1]])
+
+
+@triton.jit
+def _in_both(halves, PLACE: tl.constexpr):
+    """halves [..., 2]: both places with the values of `PLACE`."""
+    first, second = tl.split(halves)
     if PLACE == 0:
         both = tl.join(first, first)
     else:
         both = tl.join(second, second)
-    return tl.reshape(tl.permute(both, [0, 3, 1, 2]), [x.shape[0], x.shape[1]])
+    return both

@@ -260,8 +260,7 @@ class StepRunner:
         An element that is not stored has no value that could be right by chance.
         """
         stored = {
-            name: _poisoned(self.empty(self.graph.values[name].type, symbols))
-            for name in self.outputs
+            name: poison(self.empty(self.graph.values[name].type, symbols)) for name in self.outputs
         }
         scratch: dict[str, torch.Tensor] = {}
         trailing: list[Any] = [symbols[name] for name in self.symbols]
@@ -294,9 +293,9 @@ class StepRunner:
         )
 
 
-def _poisoned(tensor: torch.Tensor) -> torch.Tensor:
-    """A new tensor with every byte 255: NaN in all float types, -1 in integers, and true."""
-    as_bytes = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    as_bytes.set_(tensor.untyped_storage())
-    as_bytes.fill_(1 if tensor.dtype is torch.bool else 255)
-    return tensor
+def poison(fresh: torch.Tensor) -> torch.Tensor:
+    """A new tensor, its memory full of NaN, or of bytes 0x7f where it has no NaN."""
+    memory = torch.empty(0, dtype=torch.uint8, device=fresh.device)
+    memory.set_(fresh.untyped_storage())
+    memory.fill_(0xFF if fresh.is_floating_point() else 0x7F)
+    return fresh

@@ -54,10 +54,11 @@ def wrong_kernel(recorded: Recorded) -> Culprit | None:
                 options = options_from(recorded.context.options)
                 found.append(_in_region(recorded, plan, region, before, symbols, options, wrong[0]))
 
-    executable.walk(inputs, observe)
+    with torch.random.fork_rng():
+        walked = executable.walk(inputs, observe)
     if not found:
         found += _unfit(recorded, executable)
-    return found[0] if found else _in_host(recorded, plan, executable)
+    return found[0] if found else _in_host(recorded, plan, executable, walked)
 
 
 def _unfit(recorded: Recorded, executable: Executable) -> list[Culprit]:
@@ -163,8 +164,10 @@ def _part(graph: Graph, names: frozenset[str], last: str) -> Graph:
 # Around the regions -----------------------------------------------------------------------------
 
 
-def _in_host(recorded: Recorded, plan: FusionPlan, executable: Executable) -> Culprit | None:
-    found = host_difference(executable, recorded.inputs)
+def _in_host(
+    recorded: Recorded, plan: FusionPlan, executable: Executable, walked: Sequence[Any]
+) -> Culprit | None:
+    found = host_difference(executable, recorded.fresh_inputs(), walked)
     if found is None:
         return None
     value, comparison = found

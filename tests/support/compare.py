@@ -24,7 +24,7 @@ from fuser.ir.dim import evaluate
 from fuser.ir.region import Strategy
 from fuser.numerics import Comparison, compare
 from fuser.report import Plan
-from fuser.runtime.executable import Executable
+from fuser.runtime.executable import Executable, poison
 from fuser.verification.differential import unfused
 
 __all__ = [
@@ -257,11 +257,7 @@ def _share_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 def _filling(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def filled(*arguments: Any, **options: Any) -> torch.Tensor:
-        fresh = allocate(*arguments, **options)
-        memory = torch.empty(0, dtype=torch.uint8, device=fresh.device)
-        memory.set_(fresh.untyped_storage())
-        memory.fill_(0xFF if fresh.is_floating_point() else 0x7F)
-        return fresh
+        return poison(allocate(*arguments, **options))
 
     return filled
 
